@@ -1,0 +1,12 @@
+"""Removes the nuisances around vLLM's offline engine in a notebook, and never hides a vLLM call.
+
+Import it before vLLM: it sets the variables that vLLM reads once, at import.
+"""
+
+from helpers.devices import machine, set_environment
+
+set_environment()
+
+from helpers.engine import EngineConflict, construction, get_llm, my_turn, release_llm  # noqa: E402
+
+__all__ = ["EngineConflict", "construction", "get_llm", "machine", "my_turn", "release_llm"]

@@ -1,0 +1,132 @@
+"""Around one engine: a caller at a time, interrupts between two steps, and no request left behind."""
+
+import functools
+import inspect
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from vllm import LLM
+
+# Methods of `LLM` that run requests to their end, and those that only put them in the queue.
+RUN = ("generate", "chat", "wait_for_completion", "beam_search", "embed", "encode", "classify", "score")
+QUEUE = ("enqueue", "enqueue_chat")
+
+
+class EngineBusy(RuntimeError):
+    """Another thread is using this process's engine."""
+
+
+class Guard:
+    """Wraps the methods of one `LLM` object in place; their names, signatures and results stay vLLM's.
+
+    * A second thread gets `EngineBusy` at once instead of the first one's rows; inside `my_turn()` it waits.
+    * An interrupt ends a call after the step that is running. Inside a step it would leave the engine so that the next
+      call never returns (vLLM 0.32, engine in this process).
+    * A call that ends by any exception takes its unfinished requests with it.
+    * `use_tqdm` is off unless asked for: progress bars end up in saved outputs.
+    """
+
+    def __init__(self, llm: "LLM"):
+        self._engine = llm.llm_engine
+        self._lock = threading.RLock()
+        self._owner = (
+            threading.current_thread()
+        )  # the last thread that had its turn: requests in the engine are its own
+        self._depth = 0
+        self._presses = 0
+        for name in RUN + QUEUE:
+            if hasattr(llm, name):
+                setattr(llm, name, self._call(getattr(llm, name)))
+        for name in ("step", "add_request"):
+            setattr(self._engine, name, self._step(getattr(self._engine, name)))
+
+    def pending(self) -> set[str]:
+        """Internal ids of the requests that are in the engine."""
+        return set(self._engine.output_processor.request_states)
+
+    def abort(self, ids: set[str]) -> None:
+        """Takes requests out of the engine."""
+        if ids:
+            self._engine.abort_request(list(ids), internal=True)
+
+    @contextmanager
+    def turn(self, timeout: float | None = 0) -> Iterator[None]:
+        """This thread's turn: waits up to `timeout` seconds for it, for ever if None, and raises `EngineBusy`."""
+        if not self._lock.acquire(timeout=-1 if timeout is None else timeout):
+            raise EngineBusy(_BUSY)
+        try:
+            me = threading.current_thread()
+            if self._owner is not me and self._owner.is_alive() and self.pending():
+                raise EngineBusy(_BUSY)
+            self._owner = me
+            yield
+        finally:
+            self._lock.release()
+
+    def _call(self, method):
+        """A method of `LLM`, run in this thread's turn."""
+        signature = inspect.signature(method)
+
+        @functools.wraps(method)
+        def call(*args, **kwargs):
+            with self.turn(), self._interrupts():
+                before = self.pending()
+                try:
+                    if (
+                        "use_tqdm" in signature.parameters
+                        and "use_tqdm" not in signature.bind(*args, **kwargs).arguments
+                    ):
+                        kwargs["use_tqdm"] = False
+                    return method(*args, **kwargs)
+                except BaseException:
+                    self.abort(self.pending() - before)
+                    raise
+
+        return call
+
+    def _step(self, method):
+        """A method of the engine that must not be broken off in the middle."""
+
+        @functools.wraps(method)
+        def step(*args, **kwargs):
+            with self._interrupts():
+                result = method(*args, **kwargs)
+                if self._presses:
+                    raise KeyboardInterrupt
+                return result
+
+        return step
+
+    @contextmanager
+    def _interrupts(self) -> Iterator[None]:
+        """Keeps SIGINT back until the end of the outermost block; a third press is let through at once."""
+        usual = signal.getsignal(signal.SIGINT)
+        outermost = threading.current_thread() is threading.main_thread() and not self._depth and callable(usual)
+        if not outermost:
+            yield
+            return
+
+        def keep(signum, frame):
+            self._presses += 1
+            if self._presses > 2:
+                usual(signum, frame)
+
+        self._depth, self._presses = 1, 0
+        signal.signal(signal.SIGINT, keep)
+        try:
+            yield
+            if self._presses:  # it came after the last step
+                raise KeyboardInterrupt
+        finally:
+            signal.signal(signal.SIGINT, usual)
+            self._depth, self._presses = 0, 0
+
+
+_BUSY = (
+    "The engine is busy with another thread's requests. Try again when they are done, or wait for your turn: "
+    "`with my_turn(): llm.generate(...)`."
+)

@@ -1,0 +1,152 @@
+"""Which model the notebooks run, and the default one made ready."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from filelock import FileLock
+from platformdirs import user_cache_path
+
+DEFAULT = "SmolLM2-135M-Instruct"
+NEEDED = 600 * 2**20  # bytes of disk while converting: the checkpoint (270 MB) and room to spare
+
+
+class ModelProblem(RuntimeError):
+    """The model cannot be used; the message says why and what to do."""
+
+
+def model() -> str:
+    """The model of this workbook: `WORKBOOK_MODEL` (a hub id or a folder), else the embedded default's folder."""
+    return os.environ.get("WORKBOOK_MODEL") or str(default_model())
+
+
+def cache_folder() -> Path:
+    """Where the workbook keeps what it makes: `WORKBOOK_CACHE`, else this user's cache folder."""
+    return Path(os.environ.get("WORKBOOK_CACHE") or user_cache_path("vllm-workbook"))
+
+
+def default_model() -> Path:
+    """The folder of the embedded default model, converted on first use (25 s; later calls only look).
+
+    The folder appears under its name only when whole, and one process converts while others wait.
+    Raises `ModelProblem` when the disk is full or the conversion fails.
+    """
+    done = cache_folder() / DEFAULT
+    if done.exists():
+        return done
+    try:
+        done.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(done.parent / "model.lock"):
+            if not done.exists():
+                _convert(done)
+    except OSError as error:
+        raise ModelProblem(f"The default model cannot be written to {done.parent}: {error}. {_ANOTHER_DISK}") from error
+    return done
+
+
+_ANOTHER_DISK = "Free some space, or set WORKBOOK_CACHE to a folder on another disk."
+
+
+def _convert(done: Path) -> None:
+    """Converts beside `done`, then moves the whole folder into place; what a killed run left is removed first."""
+    for leftover in done.parent.glob("converting-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    free = shutil.disk_usage(done.parent).free
+    if free < NEEDED:
+        raise ModelProblem(
+            f"The default model needs {NEEDED >> 20} MB in {done.parent}, and {free >> 20} MB are free. {_ANOTHER_DISK}"
+        )
+    folder = tempfile.mkdtemp(prefix="converting-", dir=done.parent)
+    try:
+        # A child: torch's and transformers' memory goes with it, and the caller's random generators are not touched.
+        child = subprocess.run(
+            [sys.executable, "-m", "helpers.convert", folder],
+            capture_output=True,
+            text=True,
+            env=os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": ""},
+        )
+        if child.returncode:
+            why = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
+            raise ModelProblem(f"The default model could not be converted in {done.parent}: {why}. {_ANOTHER_DISK}")
+        os.chmod(folder, 0o755)
+        os.rename(folder, done)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def config(name: str) -> dict:
+    """The `config.json` of a hub id or a folder; the check that it is a checkpoint at all.
+
+    Raises `ModelProblem` with one sentence for each way in which a name can be wrong.
+    """
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise ModelProblem(
+                f"{name} is a folder without config.json, so it is not a checkpoint: name the folder that holds "
+                "config.json, the tokenizer and the .safetensors files."
+            )
+        path = folder / "config.json"
+    elif name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise ModelProblem(f"There is no folder {name}: check the path, or give a hub id such as Qwen/Qwen3-0.6B.")
+    else:
+        path = _from_hub(name)
+    try:
+        return json.loads(Path(path).read_text())
+    except ValueError as error:
+        raise ModelProblem(f"config.json of {name} is not JSON ({error}): download the checkpoint again.") from error
+
+
+def _from_hub(name: str) -> str:
+    from huggingface_hub import constants, hf_hub_download
+    from huggingface_hub import errors as hub
+
+    try:
+        return hf_hub_download(name, "config.json")
+    except (hub.GatedRepoError, hub.RepositoryNotFoundError) as error:
+        gated = isinstance(error, hub.GatedRepoError)
+        why = (
+            "is gated: accept its terms on the hub and log in" if gated else "does not exist on the hub, or is private"
+        )
+        raise ModelProblem(f"The model {name} {why}; check the spelling, or `hf auth login`.") from error
+    except hub.EntryNotFoundError as error:
+        if constants.HF_HUB_OFFLINE:
+            way_out = (
+                "the hub is switched off here (HF_HUB_OFFLINE=1, set because the default model needs no network). "
+                f"Start the kernel with WORKBOOK_MODEL={name}, or name a folder."
+            )
+        elif isinstance(error, hub.LocalEntryNotFoundError):
+            way_out = "the hub cannot be reached. Check the network, or name a folder."
+        else:
+            raise ModelProblem(f"The hub's {name} has no config.json, so vLLM cannot serve it.") from error
+        raise ModelProblem(f"The model {name} is not in this machine's cache, and {way_out}") from error
+    except ValueError as error:  # a name that the hub's own rules forbid
+        raise ModelProblem(f"{name!r} is neither a folder nor a hub id: {error}") from error
+
+
+def weight_bytes(name: str) -> int | None:
+    """Bytes of the checkpoint's safetensors files, or None where they are not on this disk yet."""
+    folder = Path(name).expanduser()
+    if not folder.is_dir():
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import LocalEntryNotFoundError
+
+        try:
+            folder = Path(snapshot_download(name, local_files_only=True))
+        except (LocalEntryNotFoundError, ValueError):
+            return None
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors")) or None
+
+
+def context_length(settings: dict) -> int | None:
+    """The longest sequence, in tokens, that a `config.json` names; None where it names none."""
+    text = settings.get("text_config", settings)  # multimodal models keep the language model's part there
+    return text.get("max_position_embeddings")
+
+
+if __name__ == "__main__":
+    print(default_model())

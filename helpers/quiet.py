@@ -1,0 +1,91 @@
+"""Keeps start-up noise out of cells while warnings that matter stay visible."""
+
+import logging
+import os
+import random
+import re
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+# What the engine says about settings that this workbook chose, or that a notebook cannot change.
+NOISE = re.compile(
+    "|".join(
+        [
+            "random state of the Python process",  # undone: see generators_kept
+            "Enforce eager set",
+            "Inductor compilation was disabled",
+            "Triton is not installed",
+            "Triton not available",
+            "requires Triton",
+            "not found in LD_PRELOAD",
+            "OMP_NUM_THREADS=",
+            "torch.set_num_threads",
+            "NUMA binding",
+            "generation flags are not valid",
+            "is already registered",
+            "VLLM_DIST_IDENT",
+        ]
+    )
+)
+
+
+class Noise(logging.Filter):
+    """Lets a record through unless its message is in `NOISE`; named in logging.json, which vLLM reads."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not NOISE.search(record.getMessage())
+
+
+_noise = Noise()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Drops `NOISE` from the libraries' loggers, from Python's warnings and from what native code writes to file descriptor 2."""
+    for name in ("transformers", "torch"):
+        for handler in logging.getLogger(name).handlers:
+            handler.addFilter(_noise)  # once: a second call with the same filter does nothing
+    with warnings.catch_warnings(), _native_stderr():
+        warnings.simplefilter("ignore", FutureWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
+
+
+@contextmanager
+def _native_stderr() -> Iterator[None]:
+    """Holds back what is written to file descriptor 2 and then shows the lines that are not noise."""
+    kept = os.dup(2)
+    try:
+        with tempfile.TemporaryFile() as held:
+            os.dup2(held.fileno(), 2)
+            try:
+                yield
+            finally:
+                os.dup2(kept, 2)
+                held.seek(0)
+                for line in held.read().decode(errors="replace").splitlines():
+                    if line.strip() and not NOISE.search(line):
+                        print(line, file=sys.stderr)
+    finally:
+        os.close(kept)
+
+
+@contextmanager
+def generators_kept() -> Iterator[None]:
+    """Leaves the random generators of Python, numpy and torch as they were: an engine in this process seeds all three."""
+    import numpy
+    import torch
+
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+    states = random.getstate(), numpy.random.get_state(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        numpy.random.set_state(states[1])
+        torch.set_rng_state(states[2])
+        if cuda is not None:
+            torch.cuda.set_rng_state_all(cuda)
