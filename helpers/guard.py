@@ -76,12 +76,7 @@ class Guard:
             with self.turn(), self._interrupts():
                 before = self.pending()
                 try:
-                    if (
-                        "use_tqdm" in signature.parameters
-                        and "use_tqdm" not in signature.bind(*args, **kwargs).arguments
-                    ):
-                        kwargs["use_tqdm"] = False
-                    return method(*args, **kwargs)
+                    return method(*args, **_without_bar(signature, args, kwargs))
                 except BaseException:
                     self.abort(self.pending() - before)
                     raise
@@ -124,6 +119,15 @@ class Guard:
         finally:
             signal.signal(signal.SIGINT, usual)
             self._depth, self._presses = 0, 0
+
+
+def _without_bar(signature: inspect.Signature, args: tuple, kwargs: dict) -> dict:
+    """`kwargs`, with use_tqdm off where the method has it and the caller left it out."""
+    try:
+        given = signature.bind(*args, **kwargs).arguments
+    except TypeError:
+        return kwargs  # a wrong call: vLLM's own message is the better one
+    return kwargs | {"use_tqdm": False} if "use_tqdm" in signature.parameters.keys() - given.keys() else kwargs
 
 
 _BUSY = (

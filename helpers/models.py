@@ -71,7 +71,9 @@ def _convert(done: Path) -> None:
         )
         if child.returncode:
             why = (child.stderr.strip().splitlines() or [f"exit code {child.returncode}"])[-1]
-            raise ModelProblem(f"The default model could not be converted in {done.parent}: {why}. {_ANOTHER_DISK}")
+            full = "No space left" in child.stderr
+            way_out = _ANOTHER_DISK if full else "Or set WORKBOOK_MODEL to a hub id or a checkpoint's folder."
+            raise ModelProblem(f"The default model could not be made ready in {done.parent}: {why}. {way_out}")
         os.chmod(folder, 0o755)
         os.rename(folder, done)
     finally:

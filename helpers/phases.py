@@ -56,7 +56,7 @@ def memory_used(on: str) -> int:
 
 @contextmanager
 def watch_construction(phases: Phases, on: str) -> Iterator[None]:
-    """Measures the engine's construction into `phases`; with the engine in a child process only the total is visible."""
+    """Measures an engine's construction into `phases`; of an engine in a child process only the total is visible."""
     from vllm.v1.worker.gpu_worker import Worker
 
     workers = [Worker]

@@ -44,7 +44,7 @@ _noise = Noise()
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Drops `NOISE` from the libraries' loggers, from Python's warnings and from what native code writes to file descriptor 2."""
+    """Drops `NOISE` from the libraries' loggers and from file descriptor 2, where native code writes."""
     for name in ("transformers", "torch"):
         for handler in logging.getLogger(name).handlers:
             handler.addFilter(_noise)  # once: a second call with the same filter does nothing
@@ -75,7 +75,7 @@ def _native_stderr() -> Iterator[None]:
 
 @contextmanager
 def generators_kept() -> Iterator[None]:
-    """Leaves the random generators of Python, numpy and torch as they were: an engine in this process seeds all three."""
+    """Leaves the random generators of Python, numpy and torch as they were; an engine seeds all three."""
     import numpy
     import torch
 

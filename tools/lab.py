@@ -4,6 +4,7 @@ import os
 import secrets
 import socket
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,10 +23,26 @@ def token() -> str:
 def free_port(first: int = 8888) -> int:
     """The first port from `first` on that nobody listens on."""
     for port in range(first, first + 100):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)):
-                return port
+        if not answers(port):
+            return port
     sys.exit(f"No free port from {first} to {first + 99}: end another server first.")
+
+
+def answers(port: int) -> bool:
+    """Whether somebody listens on this port of the loopback."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def say_when_ready(port: int, url: str) -> None:
+    """Prints the address once it answers, so that a click on it does not come too early."""
+    print("Starting JupyterLab (usually 5 s) ...", flush=True)
+    for _ in range(600):
+        if answers(port):
+            print(f"JupyterLab: {url}", flush=True)
+            print(f"From another machine: ssh -L {port}:127.0.0.1:{port} HOST. Ctrl-C twice ends it.", flush=True)
+            return
+        time.sleep(0.1)
 
 
 def main() -> None:
@@ -40,7 +57,9 @@ def main() -> None:
     else:
         command.append("--no-browser")
     url = f"http://127.0.0.1:{port}/lab/tree/{FIRST}?token={os.environ['JUPYTER_TOKEN']}"
-    print(f"JupyterLab: {url}\nFrom another machine: ssh -L {port}:127.0.0.1:{port} HOST. Ctrl-C ends it.", flush=True)
+    if os.fork() == 0:  # the child says when it is ready, and this process turns into JupyterLab
+        say_when_ready(port, url)
+        os._exit(0)
     os.execv(command[0], command)
 
 

@@ -136,7 +136,9 @@ def install_torch(uv, pin, again):
 
 def prepare():
     """Converts the model on one core while another compiles what an engine imports."""
-    warm = subprocess.Popen([str(PYTHON), "-c", WARM_UP], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env())
+    warm = subprocess.Popen(
+        [str(PYTHON), "-c", WARM_UP], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env()
+    )
     if not os.environ.get("WORKBOOK_MODEL"):
         run([str(PYTHON), "-m", "helpers.models"])
     warm.wait()

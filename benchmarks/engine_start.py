@@ -1,0 +1,80 @@
+"""Starting an engine and decoding one batch: `get_llm()` against plain `LLM(model)` with vLLM's defaults.
+
+Each way runs in processes of its own, in turn, on a disk that a first, uncounted round has warmed.
+Prints seconds, tokens per second and their ratios (the median of the rounds).
+"""
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+
+ROUNDS = 3
+PROMPTS, TOKENS = 32, 48
+
+PLAIN = """
+import json, os, sys, time
+start = time.perf_counter()
+from vllm import LLM, SamplingParams
+def main():
+    llm = LLM(sys.argv[1])
+    report(llm)
+"""
+OURS = """
+import json, os, sys, time
+start = time.perf_counter()
+from helpers import get_llm
+def main():
+    llm = get_llm(sys.argv[1])
+    report(llm)
+"""
+REPORT = f"""
+def report(llm):
+    ready = time.perf_counter() - start
+    from vllm import SamplingParams
+    prompts = [f"Fact number {{i}}: the" for i in range({PROMPTS})]
+    params = SamplingParams(max_tokens={TOKENS}, ignore_eos=True, temperature=0)
+    llm.generate(prompts, params, use_tqdm=False)
+    begin = time.perf_counter()
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    seconds = time.perf_counter() - begin
+    tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
+    print(json.dumps({{"ready": ready, "rate": tokens / seconds}}), flush=True)
+    os._exit(0)
+if __name__ == "__main__":
+    main()
+"""
+
+
+def measure(program: str) -> dict[str, float]:
+    """Runs one way in a process of its own; seconds until the engine is ready, and tokens per second."""
+    from helpers.models import model
+
+    quiet = os.environ | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    for name in ("VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_CPU_OMP_THREADS_BIND", "OMP_NUM_THREADS"):
+        quiet.pop(name, None)  # importing helpers above has set them here; each way shall choose for itself
+    run = subprocess.run([sys.executable, "-c", program + REPORT, model()], capture_output=True, text=True, env=quiet)
+    lines = [line for line in run.stdout.splitlines() if line.startswith('{"ready"')]
+    if not lines:
+        sys.exit(run.stdout + run.stderr)
+    return json.loads(lines[-1])
+
+
+def main() -> None:
+    ways = {"LLM(model), vLLM's defaults": PLAIN, "get_llm()": OURS}
+    results = {name: [] for name in ways}
+    for round_ in range(ROUNDS + 1):
+        for name, program in ways.items():
+            result = measure(program)
+            if round_:
+                results[name].append(result)
+                print(f"{name:30} ready in {result['ready']:5.1f} s, {result['rate']:6.1f} tokens/s", flush=True)
+    plain, ours = results.values()
+    start = statistics.median(a["ready"] / b["ready"] for a, b in zip(plain, ours, strict=True))
+    rate = statistics.median(b["rate"] / a["rate"] for a, b in zip(plain, ours, strict=True))
+    print(f"get_llm() is ready {start:.1f} times sooner and makes {rate:.1f} times the tokens per second.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,13 @@
+"""What a person sees who types `make lab`."""
+
+
+def test_the_first_notebook_answers_in_jupyterlab(notebook):
+    page = notebook("00_start_here.ipynb")
+    page.locator(".jp-Notebook .jp-CodeCell").first.click()
+    page.get_by_text("Run", exact=True).first.click()
+    page.get_by_text("Run All Cells", exact=True).click()
+    page.wait_for_function(
+        "document.body.innerText.includes('Engine released:') && !document.body.innerText.includes('[*]')"
+    )
+    page.wait_for_selector("text=Paris", timeout=120_000)
+    assert page.locator("[data-mime-type='application/vnd.jupyter.error']").count() == 0

@@ -1,0 +1,50 @@
+"""tools/lab.py: the token is kept, private, and the port is one that is free."""
+
+import importlib.util
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def lab(tmp_path, monkeypatch):
+    spec = importlib.util.spec_from_file_location("lab_tool", Path(__file__).parents[2] / "tools/lab.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    return module
+
+
+def test_the_token_stays_and_only_its_owner_reads_it(lab, tmp_path):
+    first = lab.token()
+    assert len(first) == 48 and lab.token() == first
+    assert stat.S_IMODE((tmp_path / ".jupyter-token").stat().st_mode) == 0o600
+
+
+def test_a_port_in_use_is_passed_over(lab):
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        assert lab.free_port(busy.getsockname()[1]) > busy.getsockname()[1]
+
+
+def test_jupyter_listens_on_loopback_with_the_token_out_of_sight(lab, monkeypatch):
+    started = []
+    monkeypatch.setattr(lab.os, "execv", lambda path, command: started.append(command))
+    monkeypatch.setattr(lab.os, "fork", lambda: 1)
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    monkeypatch.setenv("JUPYTER_TOKEN", "")
+    lab.main()
+    assert "--ServerApp.ip=127.0.0.1" in started[0] and "--no-browser" in started[0]
+    assert lab.token() not in " ".join(started[0]) and lab.os.environ["JUPYTER_TOKEN"] == lab.token()
+
+
+def test_the_address_is_said_once_it_answers(lab, capsys):
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        lab.say_when_ready(server.getsockname()[1], "http://address")
+    assert "JupyterLab: http://address" in capsys.readouterr().out
