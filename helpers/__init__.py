@@ -8,5 +8,18 @@ from helpers.devices import about, set_environment
 set_environment()
 
 from helpers.engine import EngineConflict, construction, get_llm, my_turn, release_llm  # noqa: E402
+from helpers.failures import EngineStartFailed  # noqa: E402
+from helpers.guard import EngineBusy  # noqa: E402
+from helpers.registry import engines  # noqa: E402
 
-__all__ = ["EngineConflict", "about", "construction", "get_llm", "my_turn", "release_llm"]
+__all__ = [
+    "EngineBusy",
+    "EngineConflict",
+    "EngineStartFailed",
+    "about",
+    "construction",
+    "engines",
+    "get_llm",
+    "my_turn",
+    "release_llm",
+]

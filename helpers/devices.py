@@ -143,12 +143,14 @@ def engine_args(here: Machine, model_bytes: int | None, context: int | None) -> 
 
 
 def memory_fraction(gpu: Gpu, model_bytes: int | None, kv_bytes: int = 8 * GIB) -> float:
-    """The share of the card's total memory to ask vLLM for: weights, KV cache and 3 GiB of workspace.
-
-    Never more than 0.9 of what is free now: vLLM's fraction is of the total and knows nothing of other processes.
-    """
+    """The share of the card's total memory to ask for: weights, KV cache and 3 GiB of workspace, or what is free."""
     wanted = gpu.total if model_bytes is None else model_bytes + kv_bytes + 3 * GIB
-    return int(1000 * min(wanted, 0.9 * gpu.free) / gpu.total) / 1000
+    return min(int(1000 * wanted / gpu.total) / 1000, fraction_free(gpu))
+
+
+def fraction_free(gpu: Gpu) -> float:
+    """The largest share that vLLM will accept now: its fraction is of the total, and must be free but for 1 GiB."""
+    return max(0.0, int(1000 * (gpu.free - GIB) / gpu.total) / 1000)
 
 
 @cache

@@ -1,21 +1,18 @@
 """The shared engine: one real `vllm.LLM` a process."""
 
-import ctypes
-import difflib
-import gc
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from helpers import devices, models
+from helpers import devices, memory, models, registry, start
 from helpers.guard import Guard
-from helpers.phases import Phases, memory_used, watch_construction
-from helpers.quiet import generators_kept, quiet
+from helpers.phases import Phases
+from helpers.quiet import quiet
 
 if TYPE_CHECKING:
     from vllm import LLM
@@ -34,6 +31,7 @@ class _Engine:
     llm: "LLM"
     asked: dict[str, Any]  # the model, and what the caller passed
     fitted: dict[str, Any]  # what devices.engine_args added
+    on: str  # "cpu" or "cuda"
     phases: Phases
     guard: Guard
 
@@ -48,15 +46,19 @@ def get_llm(model: str | None = None, **engine_args: Any) -> "LLM":
 
     `model` is a hub id or a folder, by default `models.model()`. `engine_args` are arguments of `vllm.LLM`; what is
     left out is chosen for this machine by `devices.engine_args`. Asked again with equal arguments, it returns the
-    same object at once.
+    same object at once; an engine that has died is replaced. Engines of one user start one after the other.
 
     Raises `EngineConflict` when the live engine differs from what is asked for, `TypeError` for an argument that vLLM
-    does not know, `models.ModelProblem` and `devices.DeviceProblem` with the reason and the way out.
+    does not know, and `models.ModelProblem`, `devices.DeviceProblem` or `failures.EngineStartFailed` with the reason
+    and the way out.
     """
     global _engine
     with _lock:
         name = model or models.model()
         asked = {"model": name} | engine_args
+        if _engine and not _engine.guard.alive():
+            print("The engine of this process has died; its requests are lost, and a new one is started.")
+            _end()
         if _engine:
             if different := _differences(_engine, asked):
                 raise EngineConflict(
@@ -64,19 +66,18 @@ def get_llm(model: str | None = None, **engine_args: Any) -> "LLM":
                     "Use it with its own arguments, or end it with release_llm() first."
                 )
             return _engine.llm
-        phases = Phases()
-        on = devices.device()
-        if "vllm" not in sys.modules:
-            with phases.measure("import vLLM", "cpu"), quiet():
-                import vllm  # noqa: F401
-        _check_names(engine_args)
+        phases, on = Phases(), devices.device()
+        start.import_vllm(phases)
+        start.check_names(engine_args)
         settings = models.config(name)
-        fitted = devices.engine_args(devices.machine(), models.weight_bytes(name), models.context_length(settings))
-        llm = _construct(fitted | asked, phases, on)
-        _engine = _Engine(llm, asked, fitted, phases, Guard(llm))
+        with registry.start_lock():
+            fitted = start.fit(name, settings, asked)
+            llm = start.construct(fitted | asked | start.lower_memory(asked, on), phases, on)
+            _engine = _Engine(llm, asked, fitted, on, phases, Guard(llm))
+            registry.register(start.short(name), on)
         _watch_cells()
-        print(_started(_engine, on))
-        return _engine.llm
+        print(start.summary(llm, name, phases, on))
+        return llm
 
 
 @contextmanager
@@ -101,24 +102,40 @@ def construction() -> Phases:
 def release_llm() -> None:
     """Ends this process's engine and gives its memory back; safe to call twice, or with nothing to release.
 
-    Prints the memory before and after. The `LLM` object is unusable from then on and says so.
+    Prints the memory before and after, and the variables that keep some of it. The `LLM` object says from then on
+    that it was released.
     """
-    global _engine
     with _lock:
         if not _engine:
             print("No engine to release in this process.")
             return
-        on = devices.device()
-        before = memory_used(on)
-        llm, _engine = _engine.llm, None
-        with quiet():
-            llm.llm_engine.engine_core.shutdown()
-        # The caller's variable keeps the object alive, so what it holds is dropped instead.
-        vars(llm).clear()
-        llm.__class__ = _Released
-        _give_memory_back()
+        on, before = _engine.on, memory.memory_used(_engine.on)
+        kept = _end()
         place = "on the card" if on == "cuda" else "in this process"
-        print(f"Engine released: {before / 2**20:,.0f} -> {memory_used(on) / 2**20:,.0f} MiB {place}.")
+        print(f"Engine released: {before / 2**20:,.0f} -> {memory.memory_used(on) / 2**20:,.0f} MiB {place}.")
+        if names := memory.holders(kept, vars(sys.modules["__main__"])):
+            print(f"Some of it is kept alive by: {', '.join(names)}. `del {', '.join(names)}` frees it.")
+
+
+def _end() -> list[weakref.ref]:
+    """Shuts the engine down and drops it; weak references to what took the memory."""
+    global _engine
+    llm, _engine = _engine.llm, None
+    core = llm.llm_engine.engine_core
+    kept = []
+    with suppress(AttributeError):  # an engine in a child process keeps its model there
+        runner = core.engine_core.model_executor.driver_worker.worker.model_runner
+        kept = [weakref.ref(runner), weakref.ref(runner.model)]
+        del runner
+    with quiet():
+        core.shutdown()
+    # The caller's variable keeps the object alive, so what it holds is dropped instead.
+    vars(llm).clear()
+    llm.__class__ = _Released
+    registry.unregister()
+    del core
+    memory.give_back()
+    return kept
 
 
 class _Released:
@@ -138,46 +155,18 @@ def _watch_cells() -> None:
 
 
 def _after_cell(_result=None) -> None:
-    if _engine and (left := _engine.guard.pending()):
+    if _engine and not _engine.guard.alive():
+        print("The engine of this process has died; the next get_llm() starts a new one.")
+    elif _engine and (left := _engine.guard.pending()):
         _engine.guard.abort(left)
         print(f"This cell left {len(left)} unfinished request{'s' * (len(left) > 1)} in the engine: aborted.")
-
-
-def _give_memory_back() -> None:
-    import torch
-
-    gc.collect()
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
-    with suppress(OSError, AttributeError):  # another C library than glibc
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
-
-
-def _construct(args: dict[str, Any], phases: Phases, on: str) -> "LLM":
-    from vllm import LLM
-
-    with generators_kept(), quiet(), watch_construction(phases, on):
-        return LLM(**args)
-
-
-def _started(engine: _Engine, on: str) -> str:
-    """One line: what was started, on what, in how many seconds."""
-    import vllm
-
-    config = engine.llm.llm_engine.vllm_config
-    here = devices.machine()
-    place = here.gpus[0].name if on == "cuda" else f"CPU, {here.cores} cores"
-    dtype = str(config.model_config.dtype).removeprefix("torch.")
-    seconds = ", ".join(f"{phase} {s:.1f} s" for phase, s in engine.phases.seconds.items() if s >= 0.05)
-    model = Path(engine.asked["model"]).name if Path(engine.asked["model"]).is_dir() else engine.asked["model"]
-    return f"{model} on {place}, {dtype}, vLLM {vllm.__version__}: {seconds}."
 
 
 def _differences(engine: _Engine, asked: dict[str, Any]) -> list[str]:
     """What the live engine and the one asked for differ in, each as one phrase."""
     from vllm.engine.arg_utils import EngineArgs
 
-    _check_names({name: value for name, value in asked.items() if name != "model"})
+    start.check_names({name: value for name, value in asked.items() if name != "model"})
     have, want = engine.fitted | engine.asked, engine.fitted | asked
     phrases = []
     for name in sorted(have.keys() | want.keys()):
@@ -190,18 +179,3 @@ def _differences(engine: _Engine, asked: dict[str, Any]) -> list[str]:
 
 def _shown(value: Any) -> str:
     return "vLLM's default" if value is None else repr(value)
-
-
-def _check_names(engine_args: dict[str, Any]) -> None:
-    """Raises `TypeError` for a name that is no argument of `vllm.LLM`, with the nearest that is."""
-    import inspect
-
-    from vllm import LLM
-    from vllm.engine.arg_utils import EngineArgs
-
-    known = EngineArgs.__dataclass_fields__.keys() | inspect.signature(LLM.__init__).parameters.keys()
-    for name in engine_args:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f" Did you mean {near[0]}?" if near else " See the arguments of vllm.LLM."
-            raise TypeError(f"vllm.LLM has no argument {name!r}.{hint}")

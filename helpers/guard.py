@@ -44,6 +44,10 @@ class Guard:
         for name in ("step", "add_request"):
             setattr(self._engine, name, self._step(getattr(self._engine, name)))
 
+    def alive(self) -> bool:
+        """Whether the engine still runs; one in a child process can die without this process."""
+        return not getattr(getattr(self._engine.engine_core, "resources", None), "engine_dead", False)
+
     def pending(self) -> set[str]:
         """Internal ids of the requests that are in the engine."""
         return set(self._engine.output_processor.request_states)

@@ -6,6 +6,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from unittest.mock import patch
 
+from helpers.memory import memory_used
+
 # The methods of vLLM's worker that its executor calls, in this order, while an engine is constructed.
 STEPS = {
     "init_device": "prepare the device",
@@ -15,6 +17,7 @@ STEPS = {
     "compile_or_warm_up_model": "warm up",
 }
 REST = "configuration, tokenizer, scheduler"
+UNSEEN = "construct in a child process"
 
 
 @dataclass
@@ -40,18 +43,6 @@ class Phases:
         finally:
             self.seconds[phase] = time.perf_counter() - seconds
             self.bytes[phase] = memory_used(on) - used
-
-
-def memory_used(on: str) -> int:
-    """Bytes that this process holds ("cpu": resident memory) or that are taken on the current card ("cuda")."""
-    if on == "cuda":
-        import torch
-
-        free, total = torch.cuda.mem_get_info()
-        return total - free
-    import psutil
-
-    return psutil.Process().memory_info().rss
 
 
 @contextmanager
@@ -80,5 +71,6 @@ def watch_construction(phases: Phases, on: str) -> Iterator[None]:
         before = set(phases.seconds)
         yield
         inside = [phase for phase in phases.seconds if phase not in before]
-        phases.seconds[REST] = time.perf_counter() - start - sum(phases.seconds[p] for p in inside)
-        phases.bytes[REST] = memory_used(on) - used - sum(phases.bytes[p] for p in inside)
+        rest = REST if inside else UNSEEN
+        phases.seconds[rest] = time.perf_counter() - start - sum(phases.seconds[p] for p in inside)
+        phases.bytes[rest] = memory_used(on) - used - sum(phases.bytes[p] for p in inside)

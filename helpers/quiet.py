@@ -27,6 +27,7 @@ NOISE = re.compile(
             "generation flags are not valid",
             "is already registered",
             "VLLM_DIST_IDENT",
+            "Process manager: force killing",  # how an engine in a child process is ended
         ]
     )
 )
@@ -43,20 +44,27 @@ _noise = Noise()
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Drops `NOISE` from the libraries' loggers and from file descriptor 2, where native code writes."""
+def quiet() -> Iterator[list[str]]:
+    """Drops `NOISE` from the libraries' loggers and from file descriptor 2: native code and children write there.
+
+    The list that it yields holds, afterwards, the lines of that descriptor which are not noise. They are shown too,
+    unless the block ends by an exception: then they are for whoever explains it.
+    """
     for name in ("transformers", "torch"):
         for handler in logging.getLogger(name).handlers:
             handler.addFilter(_noise)  # once: a second call with the same filter does nothing
-    with warnings.catch_warnings(), _native_stderr():
+    said: list[str] = []
+    with warnings.catch_warnings(), _native_stderr(said):
         warnings.simplefilter("ignore", FutureWarning)
         warnings.simplefilter("ignore", DeprecationWarning)
-        yield
+        yield said
+    for line in said:
+        print(line, file=sys.stderr)
 
 
 @contextmanager
-def _native_stderr() -> Iterator[None]:
-    """Holds back what is written to file descriptor 2 and then shows the lines that are not noise."""
+def _native_stderr(said: list[str]) -> Iterator[None]:
+    """Collects in `said` the lines that are written to file descriptor 2 and are not noise."""
     kept = os.dup(2)
     try:
         with tempfile.TemporaryFile() as held:
@@ -66,9 +74,8 @@ def _native_stderr() -> Iterator[None]:
             finally:
                 os.dup2(kept, 2)
                 held.seek(0)
-                for line in held.read().decode(errors="replace").splitlines():
-                    if line.strip() and not NOISE.search(line):
-                        print(line, file=sys.stderr)
+                lines = held.read().decode(errors="replace").splitlines()
+                said += [line for line in lines if line.strip() and not NOISE.search(line)]
     finally:
         os.close(kept)
 

@@ -50,6 +50,10 @@ def main() -> None:
     os.environ["JUPYTER_TOKEN"] = token()
     command = [str(ROOT / ".venv/bin/jupyter"), "lab", f"--notebook-dir={ROOT}", "--ServerApp.ip=127.0.0.1"]
     command += [f"--ServerApp.port={port}", "--ServerApp.port_retries=0", "--ServerApp.log_level=WARN"]
+    command += [
+        "--LabApp.news_url=None",
+        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+    ]  # no network
     if os.geteuid() == 0:
         command.append("--allow-root")  # containers
     if os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):

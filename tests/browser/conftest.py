@@ -42,9 +42,14 @@ def start_lab(folder: Path, theme: str) -> tuple[subprocess.Popen, str]:
 
 
 @pytest.fixture(params=["JupyterLab Light", "JupyterLab Dark"], ids=["light", "dark"], scope="session")
-def lab(request, tmp_path_factory):
+def theme(request):
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def lab(theme, tmp_path_factory):
     """The address of a running JupyterLab in one theme."""
-    process, address = start_lab(tmp_path_factory.mktemp("lab"), request.param)
+    process, address = start_lab(tmp_path_factory.mktemp("lab"), theme)
     yield address
     process.terminate()
     process.wait(timeout=30)

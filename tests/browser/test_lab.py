@@ -1,8 +1,11 @@
 """What a person sees who types `make lab`."""
 
 
-def test_the_first_notebook_answers_in_jupyterlab(notebook):
+def test_the_first_notebook_answers_in_jupyterlab(notebook, theme):
     page = notebook("00_start_here.ipynb")
+    assert page.get_attribute("body", "data-jp-theme-name") == theme
+    if theme == "JupyterLab Dark":
+        return  # it opens; the engine answers in one theme
     page.locator(".jp-Notebook .jp-CodeCell").first.click()
     page.get_by_text("Run", exact=True).first.click()
     page.get_by_text("Run All Cells", exact=True).click()

@@ -73,13 +73,11 @@ class LLM:
 
 def install(monkeypatch):
     """Puts a fake `vllm` where helpers imports it."""
-    vllm = types.ModuleType("vllm")
-    vllm.LLM, vllm.__version__ = LLM, "0"
-    arg_utils = types.ModuleType("vllm.engine.arg_utils")
-    arg_utils.EngineArgs = EngineArgs
-    for name, module in {
-        "vllm": vllm,
-        "vllm.engine": types.ModuleType("e"),
-        "vllm.engine.arg_utils": arg_utils,
-    }.items():
+    modules = {
+        name: types.ModuleType(name) for name in ("vllm", "vllm.engine", "vllm.engine.arg_utils", "vllm.distributed")
+    }
+    modules["vllm"].LLM, modules["vllm"].__version__ = LLM, "0"
+    modules["vllm.engine.arg_utils"].EngineArgs = EngineArgs
+    modules["vllm.distributed"].cleanup_dist_env_and_memory = lambda: None
+    for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)

@@ -63,8 +63,9 @@ def test_a_short_context_is_kept(build):
 def test_the_memory_fraction_is_of_the_total_and_fits_what_is_free():
     assert devices.memory_fraction(CARD, 9 * GIB) == 0.2  # 9 of weights, 8 of cache, 3 of workspace
     half = Gpu(0, "Test GPU", total=100 * GIB, free=10 * GIB)
-    assert devices.memory_fraction(half, 9 * GIB) == 0.09
-    assert devices.memory_fraction(CARD, None) == 0.9
+    assert devices.memory_fraction(half, 9 * GIB) == 0.09  # what is free, but for 1 GiB
+    assert devices.memory_fraction(CARD, None) == 0.99
+    assert devices.fraction_free(Gpu(0, "Test GPU", total=100 * GIB, free=0)) == 0
 
 
 def test_no_vllm_and_no_gpu_have_a_sentence_each(build, monkeypatch):

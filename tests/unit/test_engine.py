@@ -1,12 +1,13 @@
 """The singleton's rules, with a fake vLLM."""
 
 import contextlib
+import types
 from pathlib import Path
 
 import fakes
 import pytest
 
-from helpers import devices, engine, models
+from helpers import devices, engine, failures, models, registry, start
 
 
 @pytest.fixture(autouse=True)
@@ -16,7 +17,8 @@ def fake(monkeypatch, tmp_path):
     (tmp_path / "config.json").write_text("{}")
     monkeypatch.setenv("WORKBOOK_MODEL", str(tmp_path))
     monkeypatch.setattr(devices, "device", lambda: "cpu")
-    monkeypatch.setattr(engine, "watch_construction", lambda phases, on: contextlib.nullcontext())
+    monkeypatch.setattr(start, "watch_construction", lambda phases, on: contextlib.nullcontext())
+    monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path / "cache"))
     yield
     engine._engine = None
 
@@ -96,3 +98,57 @@ def test_requests_left_by_a_cell_are_aborted_in_one_line(capsys):
     assert capsys.readouterr().out == "This cell left 2 unfinished requests in the engine: aborted.\n"
     engine._after_cell()
     assert capsys.readouterr().out == "" and not llm.llm_engine.has_unfinished_requests()
+
+
+def test_a_live_engine_stands_in_the_registry_until_it_is_released():
+    engine.get_llm()
+    assert registry.engines()["state"].to_list() == ["this process"]
+    engine.release_llm()
+    assert len(registry.engines()) == 0
+
+
+def test_a_dead_engine_is_replaced_and_said(capsys):
+    first = engine.get_llm()
+    first.llm_engine.engine_core.resources = types.SimpleNamespace(engine_dead=True)
+    engine._after_cell()
+    second = engine.get_llm()
+    said = capsys.readouterr().out
+    assert "the next get_llm() starts a new one" in said and "its requests are lost" in said
+    assert second is not first and engine.get_llm() is second
+
+
+def test_a_failure_is_one_sentence_with_vllms_error_behind_it(monkeypatch):
+    def refuse(self, **args):
+        raise ValueError("User-specified max_model_len (9999) is greater than the derived max_model_len (x=512)")
+
+    monkeypatch.setattr(fakes.LLM, "__init__", refuse)
+    with pytest.raises(failures.EngineStartFailed, match="pass at most 512") as failed:
+        engine.get_llm(max_model_len=9999)
+    assert isinstance(failed.value.__cause__, ValueError) and engine._engine is None
+
+
+def test_weights_that_cannot_fit_are_refused_with_the_numbers(monkeypatch):
+    monkeypatch.setattr(models, "weight_bytes", lambda name: 2**50)
+    with pytest.raises(
+        failures.EngineStartFailed, match=r"its weights take 1048576.0 GiB, and .* are free on this machine"
+    ):
+        engine.get_llm()
+
+
+def test_a_larger_share_than_is_free_is_lowered_with_the_arithmetic(monkeypatch, capsys):
+    card = devices.Gpu(0, "Test GPU", 100 * devices.GIB, 41 * devices.GIB)
+    monkeypatch.setattr(devices, "machine", lambda: devices.Machine((card,), 2, 1, 1, frozenset()))
+    assert start.lower_memory({"gpu_memory_utilization": 0.9}, "cuda") == {"gpu_memory_utilization": 0.4}
+    assert "would take 90.0 of 100.0 GiB, and 41.0 are free: 0.4 is used instead" in capsys.readouterr().out
+    assert start.lower_memory({"gpu_memory_utilization": 0.3}, "cuda") == {}
+    assert start.lower_memory({}, "cuda") == {} == start.lower_memory({"gpu_memory_utilization": 0.9}, "cpu")
+
+
+def test_a12_cuda_used_before_the_engine_is_said_with_the_order_that_avoids_it(monkeypatch, capsys):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 3 * 2**20)
+    start._warn_of_cuda()
+    said = capsys.readouterr().err
+    assert "torch holds 3 MiB" in said and "Call get_llm() in the first cell" in said

@@ -1,0 +1,69 @@
+"""Real Jupyter kernels, to be interrupted and killed."""
+
+import queue
+import time
+
+from jupyter_client.manager import KernelManager
+
+
+class Kernel:
+    """One kernel; `run` returns what a cell printed and, if it failed, the error's name and message."""
+
+    def __init__(self, **environment: str):
+        import os
+
+        self.manager = KernelManager(kernel_name="python3", transport="ipc")
+        self.manager.start_kernel(env=os.environ | {"PYTHONDONTWRITEBYTECODE": ""} | environment)
+        self.client = self.manager.client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=60)
+
+    def start(self, code: str) -> str:
+        """Sends a cell and does not wait for it."""
+        return self.client.execute(code)
+
+    def result(self, message: str, timeout: float = 240) -> tuple[str, str]:
+        """Waits for a cell: its printed text and its error, "" where there is none."""
+        text, error, end = "", "", time.monotonic() + timeout
+        while True:
+            try:
+                reply = self.client.get_iopub_msg(timeout=max(0.1, end - time.monotonic()))
+            except queue.Empty:
+                raise TimeoutError(f"the cell did not end within {timeout} s; so far: {text}") from None
+            if reply["parent_header"].get("msg_id") != message:
+                continue
+            kind, content = reply["msg_type"], reply["content"]
+            if kind == "stream":
+                text += content["text"]
+            elif kind == "execute_result":
+                text += content["data"]["text/plain"]
+            elif kind == "error":
+                error = f"{content['ename']}: {content['evalue']}"
+            elif kind == "status" and content["execution_state"] == "idle":
+                return text, error
+
+    def run(self, code: str, timeout: float = 240) -> tuple[str, str]:
+        return self.result(self.start(code), timeout)
+
+    def interrupt(self) -> None:
+        """The stop button."""
+        self.manager.interrupt_kernel()
+
+    @property
+    def pid(self) -> int:
+        return self.manager.provisioner.process.pid
+
+    def kill(self) -> None:
+        """kill -9 of the kernel's process alone."""
+        import os
+        import signal
+
+        os.kill(self.pid, signal.SIGKILL)
+        self.manager.provisioner.process.wait()
+
+    def __enter__(self) -> "Kernel":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
