@@ -125,7 +125,7 @@ def _end() -> list[weakref.ref]:
     kept = []
     with suppress(AttributeError):  # an engine in a child process keeps its model there
         runner = core.engine_core.model_executor.driver_worker.worker.model_runner
-        kept = [weakref.ref(runner), weakref.ref(runner.model)]
+        kept = [weakref.ref(part) for part in (runner.model, *runner.kv_caches)]
         del runner
     with quiet():
         core.shutdown()

@@ -60,7 +60,10 @@ def _reason(error: BaseException, said: str) -> str:
     lines = [line for line in said.splitlines() if re.search(r"\b\w*(Error|Exception): ", line)]
     if "root cause" in str(error) and lines:
         return re.sub(r"^.*?(\w+(Error|Exception): )", r"\1", lines[-1])
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    told = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if told and "validation error" in told[0]:  # pydantic's heading; the reason stands below it
+        told = [line.split(" [type=")[0] for line in told if " [type=" in line] or told
+    return told[0] if told else type(error).__name__
 
 
 def _memory(match: re.Match, args: dict[str, Any]) -> str:
@@ -102,7 +105,7 @@ _KNOWN: list[tuple[str, Callable[[re.Match, dict[str, Any]], str]]] = [
     ),
     (
         r"No available memory for the cache blocks",
-        lambda m, a: "no memory is left for the KV cache after the weights; raise gpu_memory_utilization.",
+        lambda m, a: "no memory is left for the KV cache; raise gpu_memory_utilization or kv_cache_memory_bytes.",
     ),
     (
         r"OutOfMemoryError: .*?Tried to allocate ([\d.]+ \w+)",
@@ -122,7 +125,7 @@ _KNOWN: list[tuple[str, Callable[[re.Match, dict[str, Any]], str]]] = [
     ),
     (
         r"Model architectures \[([^\]]*)\].*not supported|Cannot find model module",
-        lambda m, a: f"this vLLM does not know the model's architecture {m[1] or ''}; a newer vLLM may.".replace(
+        lambda m, a: f"this vLLM does not know the model's architecture {m[1] or ''}; a newer one may.".replace(
             "  ", " "
         ),
     ),

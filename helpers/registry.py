@@ -187,4 +187,5 @@ def who_am_i() -> str:
     name = getattr(main, "__vsc_ipynb_file__", name)
     if "ipykernel_launcher" in name or not name or name == "-c":
         return "a notebook" if "ipykernel" in sys.modules else "python"
-    return Path(name).name
+    path = Path(name)
+    return path.parent.name if path.name == "__main__.py" else path.name

@@ -5,6 +5,17 @@ import time
 
 from jupyter_client.manager import KernelManager
 
+START = """
+import os
+from helpers import engines, get_llm, my_turn, release_llm
+llm = get_llm()
+from vllm import SamplingParams
+"""
+ONE = """
+outputs = llm.generate(["one"], SamplingParams(max_tokens=4))
+print(len(outputs), outputs[0].prompt, len(llm.llm_engine.output_processor.request_states))
+"""
+
 
 class Kernel:
     """One kernel; `run` returns what a cell printed and, if it failed, the error's name and message."""

@@ -23,7 +23,7 @@ KNOWN = {
     "No available memory for the cache blocks. Try increasing `gpu_memory_utilization`": "raise gpu_memory_utilization",
     "Cannot find any model weights with `org/model`": "has a config.json and no weights",
     "Couldn't instantiate the backend tokenizer from one of": "org/model has no tokenizer files",
-    "Model architectures ['FooForCausalLM'] are not supported for now.": "architecture 'FooForCausalLM'; a newer vLLM may",
+    "Model architectures ['FooForCausalLM'] are not supported for now.": "architecture 'FooForCausalLM'; a newer one may",
     "Bfloat16 is only supported on GPUs with compute capability of at least 8.0": "dtype='bfloat16' does not work here",
     "[Errno 98] Address already in use": "a port that it needs is taken",
     "OSError: [Errno 28] No space left on device: '/dev/shm/psm_1'": "the shared memory (/dev/shm) is full",
@@ -57,4 +57,6 @@ def test_an_unknown_failure_says_vllms_first_line():
     assert explain(ValueError("\n  something new\nand more"), "", ARGS).endswith(
         "vLLM refused org/model: something new"
     )
+    pydantic = "1 validation error for ModelConfig\n  Value error, no such thing [type=value_error, input_value=1]\n    For more"
+    assert explain(ValueError(pydantic), "", ARGS).endswith("refused org/model: Value error, no such thing")
     assert explain(KeyError(), "", ARGS).endswith("KeyError")
