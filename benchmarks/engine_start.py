@@ -10,8 +10,16 @@ import statistics
 import subprocess
 import sys
 
-ROUNDS = 3
+ROUNDS = 2
 PROMPTS, TOKENS = 32, 48
+
+SET_BY_HELPERS = (
+    "VLLM_ENABLE_V1_MULTIPROCESSING",
+    "VLLM_CPU_OMP_THREADS_BIND",
+    "OMP_NUM_THREADS",
+    "VLLM_LOGGING_CONFIG_PATH",
+    "PYTHONDONTWRITEBYTECODE",  # some machines set it; it makes every import compile anew
+)
 
 PLAIN = """
 import json, os, sys, time
@@ -52,7 +60,7 @@ def measure(program: str) -> dict[str, float]:
     from helpers.models import model
 
     quiet = os.environ | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    for name in ("VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_CPU_OMP_THREADS_BIND", "OMP_NUM_THREADS"):
+    for name in SET_BY_HELPERS:
         quiet.pop(name, None)  # importing helpers above has set them here; each way shall choose for itself
     run = subprocess.run([sys.executable, "-c", program + REPORT, model()], capture_output=True, text=True, env=quiet)
     lines = [line for line in run.stdout.splitlines() if line.startswith('{"ready"')]

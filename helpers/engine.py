@@ -110,11 +110,17 @@ def release_llm() -> None:
             print("No engine to release in this process.")
             return
         on, before = _engine.on, memory.memory_used(_engine.on)
+        taken = sum(_engine.phases.bytes.values())
         kept = _end()
         place = "on the card" if on == "cuda" else "in this process"
-        print(f"Engine released: {before / 2**20:,.0f} -> {memory.memory_used(on) / 2**20:,.0f} MiB {place}.")
+        after = memory.memory_used(on)
+        print(f"Engine released: {before / 2**20:,.0f} -> {after / 2**20:,.0f} MiB {place}.")
         if names := memory.holders(kept, vars(sys.modules["__main__"])):
             print(f"Some of it is kept alive by: {', '.join(names)}. `del {', '.join(names)}` frees it.")
+        elif on == "cuda" and before - after < taken // 2:
+            print(
+                "Most of it did not come back, as after enforce_eager=False in this process: restart the kernel to free it."
+            )
 
 
 def _end() -> list[weakref.ref]:

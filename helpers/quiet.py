@@ -24,6 +24,7 @@ NOISE = re.compile(
             "OMP_NUM_THREADS=",
             "torch.set_num_threads",
             "NUMA binding",
+            "hostname of the client socket",
             "generation flags are not valid",
             "is already registered",
             "VLLM_DIST_IDENT",
@@ -54,12 +55,29 @@ def quiet() -> Iterator[list[str]]:
         for handler in logging.getLogger(name).handlers:
             handler.addFilter(_noise)  # once: a second call with the same filter does nothing
     said: list[str] = []
-    with warnings.catch_warnings(), _native_stderr(said):
+    with warnings.catch_warnings(), _filenos(), _native_stderr(said):
         warnings.simplefilter("ignore", FutureWarning)
         warnings.simplefilter("ignore", DeprecationWarning)
         yield said
     for line in said:
         print(line, file=sys.stderr)
+
+
+@contextmanager
+def _filenos() -> Iterator[None]:
+    """Gives the standard streams a descriptor where a notebook's front end replaced them by ones without: vLLM asks."""
+    given = []
+    for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
+        try:
+            stream.fileno()
+        except (OSError, AttributeError):
+            stream.fileno = lambda number=number: number
+            given.append(stream)
+    try:
+        yield
+    finally:
+        for stream in given:
+            del stream.fileno
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,6 +116,7 @@ def lower_memory(asked: dict[str, Any], on: str) -> dict[str, float]:
     return {"gpu_memory_utilization": chosen}
 
 
+@cache  # once: the second engine of a process finds CUDA used by the first
 def _warn_of_cuda() -> None:
     torch = sys.modules["torch"]
     if torch.cuda.is_initialized():

@@ -1,6 +1,8 @@
 """Real Jupyter kernels, to be interrupted and killed."""
 
+import os
 import queue
+import signal
 import time
 
 from jupyter_client.manager import KernelManager
@@ -21,10 +23,8 @@ class Kernel:
     """One kernel; `run` returns what a cell printed and, if it failed, the error's name and message."""
 
     def __init__(self, **environment: str):
-        import os
-
         self.manager = KernelManager(kernel_name="python3", transport="ipc")
-        self.manager.start_kernel(env=os.environ | {"PYTHONDONTWRITEBYTECODE": ""} | environment)
+        self.manager.start_kernel(env=os.environ | environment)
         self.client = self.manager.client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=60)
@@ -66,9 +66,6 @@ class Kernel:
 
     def kill(self) -> None:
         """kill -9 of the kernel's process alone."""
-        import os
-        import signal
-
         os.kill(self.pid, signal.SIGKILL)
         self.manager.provisioner.process.wait()
 

@@ -1,13 +1,16 @@
 """Noise goes, warnings that matter stay (A14)."""
 
+import io
 import json
 import logging
 import os
 import random
+import sys
 import warnings
 from pathlib import Path
 
 import numpy
+import pytest
 import torch
 
 from helpers import devices
@@ -44,6 +47,18 @@ def test_an_error_inside_keeps_what_was_said_for_its_explanation(capfd):
     except ValueError:
         os.write(2, b"after\n")
     assert said == ["the reason"] and capfd.readouterr().err == "after\n"
+
+
+def test_streams_without_a_descriptor_have_one_while_the_engine_starts(monkeypatch):
+    class Stream(io.StringIO):
+        """What some front ends put in place of stdout."""
+
+    stream = Stream()
+    monkeypatch.setattr(sys, "stdout", stream)
+    with quiet():
+        assert sys.stdout.fileno() == 1
+    with pytest.raises(OSError):
+        stream.fileno()
 
 
 def test_the_generators_go_on_as_if_nothing_had_happened():
