@@ -118,9 +118,7 @@ def release_llm() -> None:
         if names := memory.holders(kept, vars(sys.modules["__main__"])):
             print(f"Some of it is kept alive by: {', '.join(names)}. `del {', '.join(names)}` frees it.")
         elif on == "cuda" and before - after < taken // 2:
-            print(
-                "Most of it did not come back, as after enforce_eager=False in this process: restart the kernel to free it."
-            )
+            print("Most of it did not come back, as with CUDA graphs in this process: restart the kernel to free it.")
 
 
 def _end() -> list[weakref.ref]:
