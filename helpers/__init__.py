@@ -3,7 +3,7 @@
 Import it before vLLM: it sets the variables that vLLM reads once, at import.
 """
 
-from helpers.devices import about, set_environment
+from helpers.devices import about, set_environment, workload
 
 set_environment()
 
@@ -22,4 +22,5 @@ __all__ = [
     "get_llm",
     "my_turn",
     "release_llm",
+    "workload",
 ]

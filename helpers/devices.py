@@ -142,6 +142,19 @@ def engine_args(here: Machine, model_bytes: int | None, context: int | None) -> 
     return args
 
 
+@dataclass(frozen=True)
+class Workload:
+    """How much a cell asks of this machine: enough to measure, little enough to wait for."""
+
+    prompts: int
+    tokens: int
+
+
+def workload() -> Workload:
+    """About 5 seconds of work in one batch for the default model."""
+    return Workload(prompts=32, tokens=32) if device() == "cpu" else Workload(prompts=512, tokens=128)
+
+
 def memory_fraction(gpu: Gpu, model_bytes: int | None, kv_bytes: int = 8 * GIB) -> float:
     """The share of the card's total memory to ask for: weights, KV cache and 3 GiB of workspace, or what is free."""
     wanted = gpu.total if model_bytes is None else model_bytes + kv_bytes + 3 * GIB

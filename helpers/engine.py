@@ -138,6 +138,7 @@ def _end() -> list[weakref.ref]:
     llm.__class__ = _Released
     registry.unregister()
     del core
+    memory.forget_tokenizers()
     memory.give_back()
     return kept
 

@@ -7,6 +7,9 @@ from pathlib import Path
 import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
+from verified import update
+
+from helpers import devices
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 METADATA = {
@@ -44,16 +47,19 @@ def main(parts: list[str]) -> None:
     chosen = [p for p in sorted(FOLDER.glob("*.ipynb")) if not parts or any(part in p.name for part in parts)]
     if not chosen:
         sys.exit(f"No notebook has {' or '.join(parts)} in its name.")
-    failed = []
+    failed, done = [], []
     for number, path in enumerate(chosen, 1):
         print(f"[{number}/{len(chosen)}] {path.name} ... ", end="", flush=True)
         start = time.perf_counter()
         try:
             run(path)
+            done.append(path)
             print(f"{time.perf_counter() - start:.0f} s", flush=True)
         except CellExecutionError as error:
             failed.append(path.name)
             print(f"failed, left as it was\n{error}", flush=True)
+    if done:
+        update(done, "GPU" if devices.device() == "cuda" else "CPU")
     if failed:
         sys.exit(f"{len(failed)} of {len(chosen)} failed: {', '.join(failed)}")
 

@@ -1,0 +1,217 @@
+"""Records what vLLM's scheduler decides, iteration by iteration, and shows it as a frame, as text and as a picture."""
+
+import io
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+    from vllm import LLM
+
+PREFILL, DECODE = "prefill", "decode"
+
+
+class StepsNotVisible(RuntimeError):
+    """The engine runs in another process, and its scheduler cannot be watched from here."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One iteration of the engine, as the scheduler decided it."""
+
+    seconds: float  # since the recording began
+    scheduled: dict[str, int]  # tokens by request
+    admitted: tuple[str, ...]  # requests that run for the first time
+    preempted: tuple[str, ...]  # requests that lost their KV blocks and wait again
+    waiting: int
+    kv_usage: float  # share of the KV cache's blocks in use, 0 to 1
+
+
+@dataclass
+class Timeline:
+    """The iterations of one recording."""
+
+    steps: list[Step] = field(default_factory=list)
+    prefill_left: dict[str, int] = field(default_factory=dict)  # prompt tokens to compute at admission, by request
+
+    def requests(self) -> list[str]:
+        """Request ids, in the order of admission."""
+        return list(self.prefill_left)
+
+    def frame(self) -> "pd.DataFrame":
+        """One row for each request of each iteration: `iteration`, `request`, `phase`, `tokens`."""
+        import pandas as pd
+
+        left, rows = dict(self.prefill_left), []
+        for number, step in enumerate(self.steps, 1):
+            for request, tokens in step.scheduled.items():
+                # More than one token after the prompt: a preempted request computes its lost KV blocks again.
+                prefill = left[request] > 0 or tokens > 1
+                left[request] -= tokens
+                rows.append((number, short(request), PREFILL if prefill else DECODE, tokens))
+        return pd.DataFrame(rows, columns=["iteration", "request", "phase", "tokens"])
+
+    def iterations(self) -> "pd.DataFrame":
+        """One row an iteration: `seconds`, `running`, `waiting`, `prefill` and `decode` tokens, `kv_usage`, and the
+        ids `admitted`, `preempted` and `finished` (those whose last iteration it was)."""
+        import pandas as pd
+
+        frame = self.frame()
+        tokens = frame.pivot_table("tokens", "iteration", "phase", "sum", fill_value=0)
+        tokens = tokens.reindex(columns=[PREFILL, DECODE], index=range(1, len(self.steps) + 1), fill_value=0).astype(
+            int
+        )
+        last = {request: number for number, step in enumerate(self.steps, 1) for request in step.scheduled}
+        rows = [
+            {
+                "seconds": step.seconds,
+                "running": len(step.scheduled),
+                "waiting": step.waiting,
+                "prefill": tokens.loc[number, PREFILL],
+                "decode": tokens.loc[number, DECODE],
+                "kv_usage": step.kv_usage,
+                "admitted": [short(request) for request in step.admitted],
+                "preempted": [short(request) for request in step.preempted],
+                "finished": [short(request) for request in step.scheduled if last[request] == number],
+            }
+            for number, step in enumerate(self.steps, 1)
+        ]
+        return pd.DataFrame(rows, index=pd.RangeIndex(1, len(rows) + 1, name="iteration"))
+
+    def transcript(self) -> str:
+        """The same in words: a line wherever something changes, and one for each stretch in which nothing does."""
+        lines, stretch = [], []
+        for number, row in self.iterations().iterrows():
+            events = [f"{name} {', '.join(row[name])}" for name in ("admitted", "preempted", "finished") if row[name]]
+            if not events:
+                stretch.append(number)
+                continue
+            lines += _stretch(stretch)
+            stretch = []
+            state = f"{row.running} running, {row.waiting} waiting, KV {row.kv_usage:.0%}"
+            lines.append(f"iteration {number}: {state}; {'; '.join(events)}")
+        return "\n".join(lines + _stretch(stretch))
+
+    def draw(self) -> "Picture":
+        """Requests as rows, iterations as columns: prefill hatched, decode plain, admissions and preemptions marked.
+
+        Where pictures are not shown, the transcript stands in its place.
+        """
+        from matplotlib.figure import Figure
+
+        order = {short(request): row for row, request in enumerate(self.requests())}
+        figure = Figure(figsize=(10, 0.9 + 0.26 * len(order)), layout="constrained", facecolor="white")
+        axes = figure.add_subplot()
+        frame = self.frame()
+        for phase, style in _STYLES.items():
+            part = frame[frame.phase == phase]
+            axes.barh(part.request.map(order), 1, left=part.iteration - 0.5, height=0.72, label=phase, **style)
+        for number, step in enumerate(self.steps, 1):
+            for requests, mark, label in ((step.admitted, "$▸$", "admitted"), (step.preempted, "X", "preempted")):
+                rows = [order[short(request)] for request in requests]
+                axes.scatter([number - 0.5] * len(rows), rows, marker=mark, color="black", s=36, zorder=3, label=label)
+        axes.set(xlabel="iteration of the engine", ylabel="request, by admission", ylim=(len(order) - 0.4, -0.6))
+        axes.set_yticks(range(len(order)), order)
+        axes.set_xlim(0.5, len(self.steps) + 0.5)
+        seen = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+        axes.legend(seen.values(), seen.keys(), ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1), frameon=False)
+        return Picture(figure, self.transcript())
+
+    def __repr__(self) -> str:
+        preemptions = sum(len(step.preempted) for step in self.steps)
+        peak = max((len(step.scheduled) for step in self.steps), default=0)
+        requests = f"{len(self.prefill_left)} requests, at most {peak} at once"
+        return f"{len(self.steps)} iterations, {requests}, {preemptions} preemptions"
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure for eyes, and the same in words for terminals, screen readers and comparisons."""
+
+    figure: "Figure"
+    words: str
+
+    def _repr_png_(self) -> bytes:
+        data = io.BytesIO()
+        self.figure.savefig(data, format="png", dpi=100)
+        return data.getvalue()
+
+    def __repr__(self) -> str:
+        return self.words
+
+
+_STYLES = {
+    PREFILL: {"color": "#c9c9c9", "edgecolor": "black", "hatch": "////", "linewidth": 0.4},
+    DECODE: {"color": "#4477aa", "edgecolor": "white", "linewidth": 0.4},
+}
+
+
+def _stretch(numbers: list[int]) -> list[str]:
+    if not numbers:
+        return []
+    span = f"iteration {numbers[0]}" if len(numbers) == 1 else f"iterations {numbers[0]} to {numbers[-1]}"
+    return [f"{span}: the same requests go on"]
+
+
+def short(request: str) -> str:
+    """A request's number as `RequestOutput.request_id` has it; inside, vLLM appends random letters."""
+    return request.rsplit("-", 1)[0]
+
+
+@contextmanager
+def record(llm: "LLM") -> Iterator[Timeline]:
+    """Records the scheduler while the block runs: `with record(llm) as timeline: llm.generate(...)`.
+
+    What runs is not changed; a step costs some microseconds more. Raises `StepsNotVisible` where the engine runs in
+    another process.
+    """
+    core = getattr(llm.llm_engine.engine_core, "engine_core", None)
+    if core is None:
+        raise StepsNotVisible(
+            "This engine runs in a child process, where its scheduler cannot be watched: only the timings of each "
+            "request are visible (outputs.requests). To see the steps, set VLLM_ENABLE_V1_MULTIPROCESSING=0 before "
+            "importing helpers."
+        )
+    scheduler, timeline, start = core.scheduler, Timeline(), time.perf_counter()
+    schedule = scheduler.schedule
+    preempted: set[str] = set()
+
+    def recorded(*args, **kwargs):
+        nonlocal preempted
+        output = schedule(*args, **kwargs)
+        now = _preempted(scheduler)
+        if output.num_scheduled_tokens:
+            for new in output.scheduled_new_reqs:
+                timeline.prefill_left[new.req_id] = len(new.prompt_token_ids) - new.num_computed_tokens
+            timeline.steps.append(
+                Step(
+                    time.perf_counter() - start,
+                    output.num_scheduled_tokens,
+                    tuple(new.req_id for new in output.scheduled_new_reqs),
+                    tuple(sorted(now - preempted)),
+                    len(scheduler.waiting),
+                    scheduler.kv_cache_manager.usage,
+                )
+            )
+        preempted = now
+        return output
+
+    scheduler.schedule = recorded
+    try:
+        yield timeline
+    finally:
+        scheduler.schedule = schedule
+
+
+def _preempted(scheduler) -> set[str]:
+    """Requests that wait because their KV blocks were taken; the scheduler puts them in front of the queue."""
+    found = set()
+    for request in scheduler.waiting:
+        if request.status.name != "PREEMPTED":
+            break
+        found.add(request.request_id)
+    return found
