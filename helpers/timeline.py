@@ -109,6 +109,8 @@ class Timeline:
         frame = self.frame()
         for phase, style in _STYLES.items():
             part = frame[frame.phase == phase]
+            if len(self.steps) > 100:
+                style = style | {"linewidth": 0}  # edges would be all that is seen
             axes.barh(part.request.map(order), 1, left=part.iteration - 0.5, height=0.72, label=phase, **style)
         for number, step in enumerate(self.steps, 1):
             for requests, mark, label in ((step.admitted, "$▸$", "admitted"), (step.preempted, "X", "preempted")):

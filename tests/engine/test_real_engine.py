@@ -52,6 +52,21 @@ def test_a_conflict_on_the_real_engine_names_the_argument(llm):
         get_llm(max_model_length=64)
 
 
+def test_recording_the_scheduler_changes_nothing(llm):
+    from vllm import SamplingParams
+
+    from helpers.timeline import record
+
+    prompts = [f"Fact number {number}: the" for number in range(6)]
+    params = [SamplingParams(temperature=0, max_tokens=4 + number, ignore_eos=True) for number in range(6)]
+    without = [output.outputs[0].token_ids for output in llm.generate(prompts, params)]
+    with record(llm) as timeline:
+        recorded = [output.outputs[0].token_ids for output in llm.generate(prompts, params)]
+    assert recorded == without
+    frame = timeline.frame()
+    assert frame[frame.phase == "decode"].groupby("request").size().tolist() == [3, 4, 5, 6, 7, 8]
+
+
 def test_a14_a_start_says_one_line_and_an_error_is_one_sentence():
     done = python("""
         from helpers import get_llm
