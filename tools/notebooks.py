@@ -47,19 +47,17 @@ def main(parts: list[str]) -> None:
     chosen = [p for p in sorted(FOLDER.glob("*.ipynb")) if not parts or any(part in p.name for part in parts)]
     if not chosen:
         sys.exit(f"No notebook has {' or '.join(parts)} in its name.")
-    failed, done = [], []
+    failed = []
     for number, path in enumerate(chosen, 1):
         print(f"[{number}/{len(chosen)}] {path.name} ... ", end="", flush=True)
         start = time.perf_counter()
         try:
             run(path)
-            done.append(path)
+            update(path, "GPU" if devices.device() == "cuda" else "CPU")
             print(f"{time.perf_counter() - start:.0f} s", flush=True)
         except CellExecutionError as error:
             failed.append(path.name)
             print(f"failed, left as it was\n{error}", flush=True)
-    if done:
-        update(done, "GPU" if devices.device() == "cuda" else "CPU")
     if failed:
         sys.exit(f"{len(failed)} of {len(chosen)} failed: {', '.join(failed)}")
 

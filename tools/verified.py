@@ -25,14 +25,14 @@ def observed(path: Path) -> tuple[str, dict[str, dict[str, str]]]:
     return about, proofs
 
 
-def update(paths: list[Path], device: str) -> None:
-    """Takes the proofs of freshly run notebooks into the column of `device` ("CPU" or "GPU") and writes the page."""
+def update(path: Path, device: str) -> None:
+    """Takes the proofs of a freshly run notebook into the column of `device` ("CPU" or "GPU") and writes the page."""
     columns = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     column = columns.setdefault(device, {"claims": {}})
-    for path in paths:
-        column["with"], proofs = observed(path)
-        column["claims"] |= proofs
-    column["with"] = column["with"].split("; ")[0] + "; " + column["with"].split("; ")[1].split(" (")[0].split(", ")[0]
+    about, proofs = observed(path)
+    column["claims"] |= proofs
+    versions, machine = about.split("; ")
+    column["with"] = f"{versions}; {re.split(r' [(]|, ', machine)[0]}"
     column["date"] = datetime.date.today().isoformat()
     KEPT.write_text(json.dumps(columns, indent=1) + "\n")
     PAGE.write_text(page(columns))
