@@ -1,5 +1,6 @@
 """Starts JupyterLab on the first notebook: loopback only, with a token that stays the same from start to start."""
 
+import json
 import os
 import secrets
 import socket
@@ -28,6 +29,14 @@ def free_port(first: int = 8888) -> int:
     sys.exit(f"No free port from {first} to {first + 99}: end another server first.")
 
 
+def without_news() -> None:
+    """Switches off JupyterLab's question about news, and with it its look at the network."""
+    page = ROOT / ".venv/etc/jupyter/labconfig/page_config.json"
+    page.parent.mkdir(parents=True, exist_ok=True)
+    if not page.exists():
+        page.write_text(json.dumps({"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}}))
+
+
 def answers(port: int) -> bool:
     """Whether somebody listens on this port of the loopback."""
     with socket.socket() as probe:
@@ -46,6 +55,7 @@ def say_when_ready(port: int, url: str) -> None:
 
 
 def main() -> None:
+    without_news()
     port = free_port()
     os.environ["JUPYTER_TOKEN"] = token()
     command = [str(ROOT / ".venv/bin/jupyter"), "lab", f"--notebook-dir={ROOT}", "--ServerApp.ip=127.0.0.1"]

@@ -4,6 +4,7 @@
 def test_the_first_notebook_answers_in_jupyterlab(notebook, theme):
     page = notebook("00_start_here.ipynb")
     assert page.get_attribute("body", "data-jp-theme-name") == theme
+    assert page.get_by_text("Jupyter news").count() == 0
     if theme == "JupyterLab Dark":
         return  # it opens; the engine answers in one theme
     page.locator(".jp-Notebook .jp-CodeCell").first.click()

@@ -48,3 +48,12 @@ def test_the_address_is_said_once_it_answers(lab, capsys):
         server.listen()
         lab.say_when_ready(server.getsockname()[1], "http://address")
     assert "JupyterLab: http://address" in capsys.readouterr().out
+
+
+def test_the_question_about_news_is_off_and_a_users_own_settings_stay(lab, tmp_path):
+    page = tmp_path / ".venv/etc/jupyter/labconfig/page_config.json"
+    lab.without_news()
+    assert "announcements" in page.read_text()
+    page.write_text("{}")
+    lab.without_news()
+    assert page.read_text() == "{}"
