@@ -62,7 +62,7 @@ def _reason(error: BaseException, said: str) -> str:
         return re.sub(r"^.*?(\w+(Error|Exception): )", r"\1", lines[-1])
     told = [line.strip() for line in str(error).splitlines() if line.strip()]
     if told and "validation error" in told[0]:  # pydantic's heading; the reason stands below it
-        told = [line.split(" [type=")[0] for line in told if " [type=" in line] or told
+        told = [line.split(" [type=")[0] for line in told[1:] if " " in line] or told
     return told[0] if told else type(error).__name__
 
 
@@ -124,10 +124,8 @@ _KNOWN: list[tuple[str, Callable[[re.Match, dict[str, Any]], str]]] = [
         ),
     ),
     (
-        r"Model architectures \[([^\]]*)\].*not supported|Cannot find model module",
-        lambda m, a: f"this vLLM does not know the model's architecture {m[1] or ''}; a newer one may.".replace(
-            "  ", " "
-        ),
+        r"Model architectures \[([^\]]*)\].*not supported|model type `([^`]*)` but Transformers does not recognize",
+        lambda m, a: f"this vLLM does not know the model's architecture {m[1] or repr(m[2])}; a newer one may.",
     ),
     (
         r"(?:Unknown dtype|Bfloat16 is only supported|dtype\b.*(?:not supported|[Ii]nput should be))",
