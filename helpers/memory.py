@@ -6,7 +6,10 @@ import gc
 import sys
 import types
 import weakref
+from collections.abc import Iterable
 from contextlib import suppress
+
+import psutil
 
 from helpers import devices
 
@@ -19,10 +22,13 @@ def memory_used(on: str) -> int:
     if on == "cuda":
         card = devices.machine().gpus[0]
         return card.total - card.free
-    import psutil
+    return resident((me := psutil.Process(), *me.children(recursive=True)))
 
+
+def resident(processes: Iterable[psutil.Process]) -> int:
+    """Bytes of resident memory that these processes hold together."""
     total = 0
-    for process in (me := psutil.Process(), *me.children(recursive=True)):
+    for process in processes:
         with suppress(psutil.Error):  # it has just ended
             total += process.memory_info().rss
     return total

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 from filelock import FileLock, Timeout
 
+from helpers.memory import resident
 from helpers.models import cache_folder
 
 
@@ -91,11 +92,7 @@ def memory(pids: list[int], device: str) -> int | None:
     """Bytes that these processes hold: on the card for "cuda" (None where the driver hides it), else resident."""
     if device == "cuda":
         return card_memory(set(pids))
-    total = 0
-    for pid in pids:
-        with suppress(psutil.Error):
-            total += psutil.Process(pid).memory_info().rss
-    return total
+    return resident(process for process in psutil.process_iter() if process.pid in pids)
 
 
 def card_memory(pids: set[int]) -> int | None:
