@@ -3,6 +3,7 @@
 import math
 import warnings
 from collections.abc import Iterable
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -115,6 +116,24 @@ def finish_reasons(outputs: "Iterable[RequestOutput]") -> pd.DataFrame:
     reasons = completions(outputs).finish_reason.fillna("none")
     counts = reasons.value_counts().rename_axis("finish_reason")
     return pd.DataFrame({"count": counts.astype("int64"), "share": (counts / max(1, counts.sum())).astype("float64")})
+
+
+def first_difference(left: "RequestOutput", right: "RequestOutput") -> dict[str, Any] | None:
+    """Where the first completions of two outputs part: `position`, the two token ids, and `gap`.
+
+    `gap` is how much more probable the left one's token was than the right one's, to the left model: near 0, rounding
+    decides which one wins. NaN without log probabilities, and for a token that is not among them. None when the
+    completions are equal.
+    """
+    a, b = left.outputs[0], right.outputs[0]
+    if list(a.token_ids) == list(b.token_ids):
+        return None
+    pairs = enumerate(zip_longest(a.token_ids, b.token_ids))
+    position, (mine, other) = next((at, pair) for at, pair in pairs if pair[0] != pair[1])
+    step = a.logprobs[position] if a.logprobs and position < len(a.logprobs) else {}
+    known = mine in step and other in step
+    gap = math.exp(step[mine].logprob) - math.exp(step[other].logprob) if known else math.nan
+    return {"position": position, "left": mine, "right": other, "gap": gap}
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -1,22 +1,19 @@
 """Records what vLLM's scheduler decides, iteration by iteration, and shows it as a frame, as text and as a picture."""
 
-import io
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from helpers.picture import Picture
+from helpers.spans import Spans, record_spans
+
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
     from vllm import LLM
 
 PREFILL, DECODE = "prefill", "decode"
-
-
-class StepsNotVisible(RuntimeError):
-    """The engine runs in another process, and its scheduler cannot be watched from here."""
 
 
 @dataclass(frozen=True)
@@ -130,22 +127,6 @@ class Timeline:
         return f"{len(self.steps)} iterations, {requests}, {preemptions} preemptions"
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A figure for eyes, and the same in words for terminals, screen readers and comparisons."""
-
-    figure: "Figure"
-    words: str
-
-    def _repr_png_(self) -> bytes:
-        data = io.BytesIO()
-        self.figure.savefig(data, format="png", dpi=100)
-        return data.getvalue()
-
-    def __repr__(self) -> str:
-        return self.words
-
-
 _STYLES = {
     PREFILL: {"color": "#c9c9c9", "edgecolor": "black", "hatch": "////", "linewidth": 0.4},
     DECODE: {"color": "#4477aa", "edgecolor": "white", "linewidth": 0.4},
@@ -165,19 +146,17 @@ def short(request: str) -> str:
 
 
 @contextmanager
-def record(llm: "LLM") -> Iterator[Timeline]:
+def record(llm: "LLM") -> Iterator[Timeline | Spans]:
     """Records the scheduler while the block runs: `with record(llm) as timeline: llm.generate(...)`.
 
-    What runs is not changed; a step costs some microseconds more. Raises `StepsNotVisible` where the engine runs in
-    another process.
+    What runs is not changed; a step costs some microseconds more. Where the engine runs in another process, its
+    scheduler cannot be watched: a `Spans` comes instead, with when each request was given and when it came back.
     """
     core = getattr(llm.llm_engine.engine_core, "engine_core", None)
     if core is None:
-        raise StepsNotVisible(
-            "This engine runs in a child process, where its scheduler cannot be watched: only the timings of each "
-            "request are visible (outputs.requests). To see the steps, set VLLM_ENABLE_V1_MULTIPROCESSING=0 before "
-            "importing helpers."
-        )
+        with record_spans(llm.llm_engine) as spans:
+            yield spans
+        return
     scheduler, timeline, start = core.scheduler, Timeline(), time.perf_counter()
     schedule = scheduler.schedule
     preempted: set[str] = set()

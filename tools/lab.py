@@ -37,6 +37,16 @@ def without_news() -> None:
         page.write_text(json.dumps({"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": True}}))
 
 
+def trust() -> None:
+    """Marks the workbook's notebooks as trusted: JupyterLab strips the views saved in others of their styles."""
+    import nbformat
+    from nbformat.sign import NotebookNotary
+
+    notary = NotebookNotary()
+    for path in (ROOT / "notebooks").glob("*.ipynb"):
+        notary.sign(nbformat.read(path, as_version=4))
+
+
 def answers(port: int) -> bool:
     """Whether somebody listens on this port of the loopback."""
     with socket.socket() as probe:
@@ -56,6 +66,7 @@ def say_when_ready(port: int, url: str) -> None:
 
 def main() -> None:
     without_news()
+    trust()
     port = free_port()
     os.environ["JUPYTER_TOKEN"] = token()
     command = [str(ROOT / ".venv/bin/jupyter"), "lab", f"--notebook-dir={ROOT}", "--ServerApp.ip=127.0.0.1"]

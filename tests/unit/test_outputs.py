@@ -102,3 +102,13 @@ def test_records_are_valid_json():
     text = json.dumps(outputs.records(frame), allow_nan=False)
     assert json.loads(text)[0] == {"a": None, "b": 1, "c": [["x", None]]}
     assert json.loads(text)[1]["b"] is None and json.loads(text)[2]["a"] == 1.5
+
+
+def test_b4_the_first_differing_token_and_its_gap():
+    steps = [{5: logprob(0.0)}, {6: logprob(math.log(0.5)), 7: logprob(math.log(0.4))}]
+    left = request(completions=[completion(logprobs=steps)])
+    assert outputs.first_difference(left, request()) is None
+    other = outputs.first_difference(left, request(completions=[completion(token_ids=[5, 7])]))
+    assert (other["position"], other["left"], other["right"]) == (1, 6, 7) and other["gap"] == pytest.approx(0.1)
+    shorter = outputs.first_difference(left, request(completions=[completion(token_ids=[5])]))
+    assert shorter["right"] is None and math.isnan(shorter["gap"])

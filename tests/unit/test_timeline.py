@@ -4,7 +4,7 @@ from types import SimpleNamespace as Fake
 
 import pytest
 
-from helpers.timeline import StepsNotVisible, Timeline, record
+from helpers.timeline import Timeline, record
 
 
 def scheduler(script):
@@ -87,7 +87,29 @@ def test_an_empty_recording_has_all_views():
     assert empty.draw().figure.axes
 
 
-def test_an_engine_in_a_child_says_what_is_not_visible():
-    llm = Fake(llm_engine=Fake(engine_core=Fake(resources=None)))
-    with pytest.raises(StepsNotVisible, match="VLLM_ENABLE_V1_MULTIPROCESSING=0"), record(llm):
-        pass
+def test_an_engine_in_a_child_gives_spans_and_says_what_is_not_visible():
+    left = [["0", False], ["1", False]]
+
+    def step():
+        request = left.pop()[0]
+        return [Fake(request_id=request, finished=True)]
+
+    engine = Fake(engine_core=Fake(resources=None), add_request=lambda request_id: None, step=step)
+    before = engine.add_request, engine.step
+    with record(Fake(llm_engine=engine)) as spans:
+        engine.add_request("0")
+        engine.add_request("1")
+        engine.add_request("2")
+        engine.step()
+        engine.step()
+    assert (engine.add_request, engine.step) == before
+    assert spans.requests() == ["0", "1", "2"] and list(spans.finished) == ["1", "0"]
+    assert spans.frame().finished.isna().tolist() == [False, False, True]
+    hidden, first, second, never = spans.transcript().splitlines()
+    assert (
+        "VLLM_ENABLE_V1_MULTIPROCESSING=0" in hidden
+        and first.startswith("request 1")
+        and second.startswith("request 0")
+    )
+    assert "did not come back" in never and repr(spans) == "3 requests, 2 came back; steps are not visible"
+    assert spans.draw()._repr_png_().startswith(b"\x89PNG")
