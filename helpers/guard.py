@@ -104,8 +104,8 @@ class Guard:
     def _interrupts(self) -> Iterator[None]:
         """Keeps SIGINT back until the end of the outermost block; a third press is let through at once."""
         usual = signal.getsignal(signal.SIGINT)
-        outermost = threading.current_thread() is threading.main_thread() and not self._depth and callable(usual)
-        if not outermost:
+        outermost = threading.current_thread() is threading.main_thread() and not self._depth
+        if not outermost or not callable(usual) or hasattr(usual, "raises_nothing"):
             yield
             return
 

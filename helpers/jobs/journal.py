@@ -1,0 +1,236 @@
+"""The journal: every result is appended the moment it exists, and whatever a crash tore is mended on opening."""
+
+import errno
+import mmap
+import os
+import time
+from array import array
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from filelock import FileLock, Timeout
+
+Policy = Literal["row", "seconds", "off"]
+STATUSES = ("done", "rejected", "failed")
+_ROW, _JOB, _SETTINGS = b',"row":', b'{"job":', b'{"settings":'
+
+
+class JournalProblem(RuntimeError):
+    """The journal cannot be opened or written; the message says why and what is safe."""
+
+
+class Head(msgspec.Struct):
+    """What stands before a row in its line: hashes of id, raw bytes and content, and how it ended."""
+
+    key: str  # 48 hexadecimal digits
+    status: str
+    reason: str
+    tokens: int
+
+
+@dataclass
+class Entries:
+    """The journal's rows: 40 bytes each, the last one for each id counts."""
+
+    keys: np.ndarray = field(default_factory=lambda: np.zeros((0, 3), np.uint64))  # id, raw, content
+    status: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint8))  # position in STATUSES
+    offsets: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    reasons: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint16))  # position in `names`
+    tokens: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint32))
+    names: list[str] = field(default_factory=list)
+    job: dict[str, Any] | None = None  # as the last job line has it
+
+    def find(self, ids: np.ndarray) -> np.ndarray:
+        """For each id hash the position of its last entry, or -1."""
+        if not len(self.keys):
+            return np.full(len(ids), -1)
+        order = np.argsort(self.keys[:, 0], kind="stable")
+        ordered = self.keys[order, 0]
+        place = np.searchsorted(ordered, ids, side="right") - 1
+        return np.where((place >= 0) & (ordered[place] == ids), order[place], -1)
+
+    def counts(self, chosen: np.ndarray) -> Counter:
+        """How many of the chosen entries ended as (status, reason)."""
+        pairs = self.status[chosen].astype(np.uint32) * 65536 + self.reasons[chosen]
+        values, numbers = np.unique(pairs, return_counts=True)
+        return Counter(
+            {
+                (STATUSES[value // 65536], self.names[value % 65536]): int(number)
+                for value, number in zip(values.tolist(), numbers, strict=True)
+            }
+        )
+
+
+class Journal:
+    """One file of JSON lines that only grows. `with Journal(path) as journal`: one process at a time.
+
+    `fsync` says when results reach the disk itself: after each row, at most `interval` seconds late (the default), or
+    when the system pleases. What was written survives the death of this process under every policy; the policy is for
+    the death of the machine.
+    """
+
+    def __init__(self, path: Path, fsync: Policy = "seconds", interval: float = 1.0):
+        self.path, self.fsync, self.interval = Path(path), fsync, interval
+        self.mended = ""
+        self._lock = FileLock(f"{path}.lock")
+
+    def __enter__(self) -> "Journal":
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise JournalProblem(f"Another job writes {self.path} now: wait for it, or name another output.") from None
+        try:
+            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            self._mend()
+        except OSError as error:
+            self._lock.release()
+            raise JournalProblem(f"{self.path} cannot be opened: {error.strerror}.") from error
+        self._size = os.fstat(self._file).st_size
+        self._synced = time.monotonic()
+        self._dirty = False
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.sync()
+        finally:
+            os.close(self._file)
+            self._lock.release()
+
+    def append(self, line: bytes) -> None:
+        """Writes one line, whole or not at all. Raises `JournalProblem` when the disk is full."""
+        data = memoryview(line + b"\n")
+        try:
+            while data:
+                data = data[os.write(self._file, data) :]
+        except OSError as error:
+            os.ftruncate(self._file, self._size)  # what was torn
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            raise JournalProblem(
+                f"{'The disk is full' if full else error.strerror}: {self.path} keeps every row that was finished. "
+                "Make room and run the same command again."
+            ) from error
+        self._size += len(line) + 1
+        self._dirty = True
+        if self.fsync == "row":
+            self.sync()
+        else:
+            self.tick()
+
+    def tick(self) -> None:
+        """Once a step: brings what is older than the interval to the disk."""
+        if self._dirty and self.fsync == "seconds" and time.monotonic() - self._synced >= self.interval:
+            self.sync()
+
+    def sync(self) -> None:
+        """Brings everything to the disk now."""
+        if self._dirty and self.fsync != "off":
+            os.fsync(self._file)
+        self._dirty, self._synced = False, time.monotonic()
+
+    def _mend(self) -> None:
+        """Cuts a torn last line off, or ends a whole one that lacks only its newline."""
+        size = os.fstat(self._file).st_size
+        start = size
+        tail = b""
+        while start and b"\n" not in tail:
+            step = min(start, 2**16)
+            start -= step
+            tail = os.pread(self._file, step, start) + tail
+        rest = tail[tail.rfind(b"\n") + 1 :]
+        if not rest:
+            return
+        try:
+            whole = isinstance(msgspec.json.decode(rest), dict)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            whole = False
+        if whole:
+            os.write(self._file, b"\n")
+            self.mended = f"The last row of {self.path.name} lacked its newline: mended."
+        else:
+            os.ftruncate(self._file, size - len(rest))
+            self.mended = f"The last row of {self.path.name} was torn ({len(rest)} bytes): cut off, it is done again."
+
+
+def line(key: tuple[int, int, int], status: str, reason: str, tokens: int, row: dict[str, Any]) -> bytes:
+    """A result as the journal has it; the row comes last, so that reading back needs to decode only the head."""
+    head = Head("".join(f"{part:016x}" for part in key), status, reason, tokens)
+    return msgspec.json.encode(head)[:-1] + _ROW + msgspec.json.encode(row) + b"}"
+
+
+def read(path: Path) -> Entries:
+    """Every row of a journal, as arrays. Lines that are not whole are passed over: their rows count as missing."""
+    found, keys = Entries(), bytearray()
+    status, offsets, reasons, tokens = array("B"), array("q"), array("H"), array("L")
+    names: dict[str, int] = {}
+    decoder, places = msgspec.json.Decoder(Head), {name: place for place, name in enumerate(STATUSES)}
+    if not Path(path).exists():
+        return found
+    with Path(path).open("rb", buffering=2**20) as file:
+        offset = 0
+        for data in file:
+            cut = data.find(_ROW, 0, 400)
+            try:
+                if cut > 0 and data.endswith(b"}\n"):
+                    head = decoder.decode(data[:cut] + b"}")
+                    key, place = bytes.fromhex(head.key), places[head.status]
+                    if len(key) == 24:
+                        keys += key
+                        status.append(place)
+                        offsets.append(offset)
+                        reasons.append(names.setdefault(head.reason, len(names)))
+                        tokens.append(head.tokens)
+                elif data.startswith(_JOB):
+                    job = msgspec.json.decode(data)["job"]
+                    if job != found.job:  # what was done for another job does not count
+                        for kept in (keys, status, offsets, reasons, tokens):
+                            del kept[:]
+                    found.job = job
+            except (msgspec.MsgspecError, ValueError, KeyError, OverflowError):
+                pass
+            offset += len(data)
+    found.keys = np.frombuffer(keys, ">u8").astype(np.uint64).reshape(-1, 3)
+    found.status, found.offsets = np.array(status, np.uint8), np.array(offsets, np.int64)
+    found.reasons, found.tokens = np.array(reasons, np.uint16), np.array(tokens, np.uint32)
+    found.names = list(names)
+    return found
+
+
+def rows(path: Path, offsets: np.ndarray) -> Iterator[bytes]:
+    """The rows that begin at these offsets, as JSON, in this order."""
+    if not len(offsets):
+        return
+    with Path(path).open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        for offset in offsets.tolist():
+            start = data.find(_ROW, offset) + len(_ROW)
+            yield data[start : data.find(b"\n", start) - 1]
+
+
+def job_line(job: dict[str, Any]) -> bytes:
+    """What the rows after it were done for: the model and what all rows have in common."""
+    return msgspec.json.encode({"job": job})
+
+
+def settings_line(settings: dict[str, Any]) -> bytes:
+    """The own settings of the rows after it, up to the next such line."""
+    return msgspec.json.encode({"settings": settings})
+
+
+def settings_at(path: Path, offset: int) -> dict[str, Any]:
+    """The settings with which the row at this offset was done."""
+    found: dict[str, Any] = {}
+    with Path(path).open("rb") as file:
+        at = 0
+        for data in file:
+            if at >= offset:
+                break
+            if data.startswith(_SETTINGS):
+                found = msgspec.json.decode(data)["settings"]
+            at += len(data)
+    return found

@@ -1,0 +1,152 @@
+"""What makes a row the same row: its id, and a hash of everything that decides its result."""
+
+import hashlib
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from helpers.jobs.rows import LONGEST_ID, BadRow, Source, decoded, identity
+
+_ID_FIELDS = ("custom_id", "id")
+_SLICES, _SLICE = 16, 4096
+
+
+class DuplicateIds(ValueError):
+    """Two rows of the input have one id, so a result could not be told from the other's."""
+
+
+class Changed(RuntimeError):
+    """The input, the settings or the model differ from those with which rows were done already."""
+
+
+class _Ids(msgspec.Struct):
+    """All that a first look needs of a JSON line."""
+
+    custom_id: str | int | msgspec.UnsetType | None = msgspec.UNSET
+    id: str | int | None = None
+
+
+@dataclass
+class Index:
+    """16 bytes a row of the input: hashes of its id and of how it was written, in the input's order."""
+
+    ids: np.ndarray  # uint64
+    raws: np.ndarray  # uint64
+    batch: bool  # the first row is in OpenAI's batch format
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def index(source: Source) -> Index:
+    """Reads the whole input once. Raises `DuplicateIds`, naming some."""
+    ids, raws, styles, decoder = array("Q"), array("Q"), [], msgspec.json.Decoder(_Ids)
+    for number, piece in pieces(source):
+        name, raw, batch = _looked_at(piece, number, decoder)
+        ids.append(name)
+        raws.append(raw)
+        if not styles:
+            styles.append(batch)
+    found = Index(np.array(ids, np.uint64), np.array(raws, np.uint64), any(styles))
+    order = np.argsort(found.ids, kind="stable")
+    again = order[1:][found.ids[order][1:] == found.ids[order][:-1]]
+    if len(again):
+        raise DuplicateIds(_duplicates(source, set(again.tolist())))
+    return found
+
+
+def pieces(source: Source) -> Iterator[tuple[int, bytes | dict]]:
+    """The rows with their line numbers or positions, from 1; blank lines are none."""
+    for number, piece in enumerate(source, 1):
+        if not isinstance(piece, bytes) or not piece.isspace():
+            yield number, piece
+
+
+def hash64(data: bytes) -> int:
+    """64 bits; two of a million rows collide with a probability of 3e-8."""
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest())
+
+
+def id_hash(name: str) -> int:
+    """Of a row's id."""
+    return hash64(b"i" + name.encode("utf-8", "surrogatepass"))
+
+
+def content_hash(raw: dict[str, Any]) -> int:
+    """Of everything in a row but its id, however its JSON was written."""
+    rest = {key: value for key, value in raw.items() if key not in _ID_FIELDS}
+    return hash64(msgspec.json.encode(rest, order="sorted"))
+
+
+def content(piece: bytes | dict) -> int:
+    """`content_hash` of a row, or a hash of its bytes where it cannot be read."""
+    try:
+        return content_hash(decoded(piece))
+    except (BadRow, TypeError, ValueError, OverflowError, RecursionError):
+        return hash64(piece if isinstance(piece, bytes) else repr(piece).encode("utf-8", "surrogatepass"))
+
+
+def fingerprint(model: str, template: str | None) -> dict[str, str]:
+    """What the model is: its name, and hashes of its settings, tokenizer, template and of samples of its weights.
+
+    Weights are sampled (16 pieces of 4 KiB a file), so that a large checkpoint takes no time and another one in the
+    same folder is still noticed. A hub id is looked up in the local cache; what is not found is left to its name.
+    """
+    found = {"name": Path(model).name}
+    folder = Path(model)
+    if not folder.is_dir():
+        from huggingface_hub import snapshot_download
+
+        try:
+            folder = Path(snapshot_download(model, local_files_only=True))
+        except Exception:
+            return found | ({"template": _hex(template.encode())} if template else {})
+    small = [path for path in sorted(folder.iterdir()) if path.suffix in (".json", ".jinja", ".txt", ".model")]
+    found["settings"] = _hex(b"".join(path.name.encode() + path.read_bytes() for path in small))
+    found["weights"] = _hex(b"".join(map(_samples, sorted(folder.glob("*.safetensors")))))
+    return found | ({"template": _hex(template.encode())} if template else {})
+
+
+def _samples(path: Path) -> bytes:
+    size, data = path.stat().st_size, []
+    with path.open("rb") as file:
+        for part in range(_SLICES):
+            file.seek(max(0, size - _SLICE) * part // max(1, _SLICES - 1))
+            data.append(file.read(_SLICE))
+    return b"".join([path.name.encode(), str(size).encode(), *data])
+
+
+def _hex(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+def _looked_at(piece: bytes | dict, number: int, decoder: msgspec.json.Decoder) -> tuple[int, int, bool]:
+    """Hashes of a row's id and of its bytes, and whether it is in OpenAI's format."""
+    try:
+        if isinstance(piece, bytes):
+            ids = decoder.decode(piece)
+            batch = ids.custom_id is not msgspec.UNSET
+            name = ids.custom_id if batch else ids.id
+            if name and isinstance(name, str) and len(name) <= LONGEST_ID:
+                return id_hash(name), hash64(piece.strip()), batch
+        raw = decoded(piece)
+        written = hash64(piece.strip()) if isinstance(piece, bytes) else content_hash(raw)
+        return id_hash(identity(raw)), written, "custom_id" in raw
+    except (BadRow, msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError):
+        data = piece if isinstance(piece, bytes) else repr(piece).encode("utf-8", "surrogatepass")
+        return hash64(b"n%d" % number), hash64(data), False  # without an id, its place stands for it
+
+
+def _duplicates(source: Source, repeated: set[int]) -> str:
+    """The sentence about ids that come twice: the first few, with where they stand the second time."""
+    said = []
+    for place, (number, piece) in enumerate(pieces(source)):
+        if place in repeated and len(said) < 5:
+            said.append(f"{identity(decoded(piece))!r} (again in row {number})")
+    more = f" and {len(repeated) - len(said)} more" if len(repeated) > len(said) else ""
+    return f"Ids must differ, and these come more than once: {', '.join(said)}{more}. Rename or remove the copies."

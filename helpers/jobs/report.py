@@ -1,0 +1,111 @@
+"""What a job did, and whether its results may be used."""
+
+import base64
+import html
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from helpers.picture import Picture
+
+LIMITS = {"rejected": 0.01, "failed": 0.01}
+
+
+@dataclass(repr=False)
+class Report:
+    """Counts over all rows of the sink; `tokens`, `seconds` and `rates` of this run alone."""
+
+    sink: str
+    model: str
+    rows: int
+    ended: dict[str, int]  # rows by "status: reason"
+    complete: bool
+    stopped: str | None  # the signal
+    mended: str
+    tokens: int
+    seconds: float
+    load_seconds: float
+    limits: dict[str, float]  # by status or reason: the largest share of the rows that passes
+    lengths: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint32))  # completion tokens a row
+    rates: list[tuple[float, int]] = field(default_factory=list)
+
+    def share(self, name: str) -> float:
+        """The share of the rows that ended with this status or for this reason."""
+        return sum(n for key, n in self.ended.items() if name in key.split(": ")) / max(1, self.rows)
+
+    def exceeded(self) -> dict[str, float]:
+        """The limits that are not kept, with the share found."""
+        return {name: share for name, limit in self.limits.items() if (share := self.share(name)) > limit}
+
+    @property
+    def passed(self) -> bool:
+        """Whether every row has ended and all limits are kept."""
+        return self.complete and not self.exceeded()
+
+    def exit_code(self) -> int:
+        """0, 3 when the gate fails, or 128 and the signal's number as shells have it."""
+        if self.stopped:
+            return 128 + {"SIGINT": 2, "SIGTERM": 15}[self.stopped]
+        return 0 if self.passed else 3
+
+    def sentences(self) -> list[str]:
+        """What there is to say, a sentence each."""
+        ended = ", ".join(f"{n:,} {key}" for key, n in self.ended.items())
+        said = [f"{sum(self.ended.values()):,} of {self.rows:,} rows have ended ({ended or 'none'})."]
+        if self.tokens:
+            working = self.seconds - self.load_seconds
+            said.append(f"This run: {self.tokens:,} tokens in {working:,.1f} s, {self.tokens / working:,.0f} a second.")
+            if self.load_seconds > working:
+                said.append(
+                    f"Starting the engine took {self.load_seconds:.0f} s, longer than the work: for jobs of this size "
+                    "a server that stays warm is the better place."
+                )
+        said += [self.mended] if self.mended else []
+        if self.stopped:
+            said.append(f"Stopped by {self.stopped}: run the same command again to go on.")
+        for name, share in self.exceeded().items():
+            said.append(f"The gate fails: {name} is {share:.1%} of the rows, and {self.limits[name]:.1%} are allowed.")
+        said.append(f"Results: {self.sink}" if self.complete else f"Results so far: {self.sink}.journal")
+        return said
+
+    def json(self) -> bytes:
+        """For machines: the fields, without arrays, and the gate's result."""
+        fields = {name: value for name, value in vars(self).items() if name not in ("lengths", "rates")}
+        quantiles = np.quantile(self.lengths, [0.5, 0.9, 0.99]).tolist() if len(self.lengths) else [0, 0, 0]
+        more: dict[str, Any] = {"passed": self.passed, "exceeded": self.exceeded()}
+        more["completion_tokens"] = dict(zip(("median", "p90", "p99"), quantiles, strict=True))
+        return msgspec.json.format(msgspec.json.encode(fields | more))
+
+    def draw(self) -> Picture:
+        """How rows ended, how long they are, and the rate over time."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(10, 2.8), layout="constrained", facecolor="white")
+        reasons, lengths, rates = figure.subplots(1, 3)
+        reasons.barh(list(self.ended), list(self.ended.values()), color="#4477aa")
+        reasons.set_title("rows")
+        lengths.hist(self.lengths, bins=30, color="#4477aa")
+        lengths.set_title("completion tokens")
+        points = np.array(self.rates or [(0, 0)])
+        if len(points) > 1:
+            rates.step(points[1:, 0], np.diff(points[:, 1]) / np.diff(points[:, 0]), color="#4477aa")
+        rates.set(title="tokens/s", xlabel="seconds")
+        return Picture(figure, "\n".join(self.sentences()))
+
+    def write(self, sink: Path) -> None:
+        """`sink`.report.json and `sink`.report.html beside the results."""
+        sink.with_name(sink.name + ".report.json").write_bytes(self.json())
+        sink.with_name(sink.name + ".report.html").write_text(f"<!doctype html>{self._repr_html_()}")
+
+    def _repr_html_(self) -> str:
+        picture = base64.b64encode(self.draw()._repr_png_()).decode()
+        lines = "".join(f"<p>{html.escape(sentence)}</p>" for sentence in self.sentences())
+        alt = html.escape("Three plots: rows by how they ended, completion tokens a row, tokens a second", quote=True)
+        image = f'<img alt="{alt}" src="data:image/png;base64,{picture}">'
+        return f"<h3>{html.escape(Path(self.sink).name)}</h3>{lines}{image}"
+
+    def __repr__(self) -> str:
+        return "\n".join(self.sentences())

@@ -1,0 +1,143 @@
+"""A row's sampling fields, OpenAI's and vLLM's, checked and turned into `SamplingParams`."""
+
+import hashlib
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from helpers.jobs.rows import BadRow, Row
+from helpers.sampling import REPLACED
+
+if TYPE_CHECKING:
+    from vllm import SamplingParams
+
+Count = Annotated[int, Meta(ge=1, le=2**31)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+# Fields of a request that do not decide its result here: the engine is given, and no answer is streamed or stored.
+IGNORED = (
+    "model",
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "stream_options",
+    "parallel_tool_calls",
+    "safety_identifier",
+)
+
+
+class Settings(Struct, forbid_unknown_fields=True):
+    """The fields that a row may set, with types and ranges; others are refused, so that none is silently ignored."""
+
+    n: Annotated[int, Meta(ge=1, le=128)] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31)] | None = None
+    min_p: Share | None = None
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=2**31)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    stop: str | list[Annotated[str, Meta(min_length=1)]] | None = None
+    stop_token_ids: list[Annotated[int, Meta(ge=0)]] | None = None
+    ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    bad_words: list[Annotated[str, Meta(min_length=1)]] | None = None
+    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    logprobs: bool | Annotated[int, Meta(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    response_format: dict[str, Any] | None = None
+    stream: Literal[False] | None = None
+
+
+_NAMED = {"max_completion_tokens", "logprobs", "top_logprobs", "structured_outputs", "response_format", "stream"}
+
+
+def checked(given: dict[str, Any]) -> Settings:
+    """The fields with their types and ranges checked. Raises `BadRow` that names the field."""
+    given = {name: value for name, value in given.items() if name not in IGNORED}
+    for name in given:
+        if name in REPLACED and name not in Settings.__struct_fields__:
+            raise BadRow(f"{name} is no setting any more: use {REPLACED[name]}")
+    try:
+        return msgspec.convert(given, Settings)
+    except msgspec.ValidationError as error:
+        said, _, place = str(error).partition(" - at `$.")
+        raise BadRow(f"{place.rstrip('`')}: {said[0].lower()}{said[1:]}" if place else said) from None
+
+
+def sampling_params(row: Row, common: dict[str, Any], override: dict[str, Any], seed: int | None) -> "SamplingParams":
+    """`SamplingParams` of a row: `common` (the checkpoint's and the job's), its own fields, then `override`.
+
+    As with the server, a row without max_tokens may fill the context. A row that samples and has no seed gets one from
+    (`seed`, id), which a resume, another order or another number of shards does not change. Raises `BadRow`.
+    """
+    from vllm import SamplingParams
+
+    fields = checked(common | {name: value for name, value in row.settings.items() if value is not None} | override)
+    values = {
+        name: value
+        for name in Settings.__struct_fields__
+        if name not in _NAMED and (value := getattr(fields, name)) is not None
+    }
+    values["max_tokens"] = fields.max_completion_tokens or fields.max_tokens
+    if (asked := _logprobs(fields)) is not None:
+        values["logprobs"] = asked
+    if shape := _structure(fields):
+        values["structured_outputs"] = shape
+    if seed is not None and "seed" not in values and values.get("temperature", 1) > 0:
+        values["seed"] = derived_seed(seed, row.id)
+    if values.get("logit_bias"):
+        values["logit_bias"] = {int(token): bias for token, bias in values["logit_bias"].items()}
+    try:
+        return SamplingParams(**values)
+    except Exception as error:  # a combination that vLLM refuses
+        raise BadRow(one_line(error)) from None
+
+
+def derived_seed(seed: int, name: str) -> int:
+    """31 bits from the job's seed and the row's id."""
+    return int.from_bytes(hashlib.blake2b(f"{seed}\0{name}".encode(), digest_size=4).digest()) >> 1
+
+
+def one_line(error: BaseException) -> str:
+    """What an exception says, on one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _logprobs(fields: Settings) -> int | None:
+    """OpenAI's chat has a switch and a number, its completions a number."""
+    if isinstance(fields.logprobs, bool) or fields.logprobs is None:
+        if fields.top_logprobs and not fields.logprobs:
+            raise BadRow("top_logprobs needs logprobs: true")
+        return (fields.top_logprobs or 0) if fields.logprobs else None
+    return fields.logprobs
+
+
+def _structure(fields: Settings):
+    from vllm.sampling_params import StructuredOutputsParams
+
+    asked = dict(fields.structured_outputs or {})
+    if form := fields.response_format:
+        if asked:
+            raise BadRow("it has both structured_outputs and response_format")
+        kind = form.get("type")
+        if kind == "json_schema" and isinstance(form.get("json_schema"), dict) and "schema" in form["json_schema"]:
+            asked = {"json": form["json_schema"]["schema"]}
+        elif kind == "json_object":
+            asked = {"json_object": True}
+        elif kind != "text":
+            raise BadRow(f"response_format of type {kind!r} without what belongs to it")
+    if not asked:
+        return None
+    try:
+        return StructuredOutputsParams(**asked)
+    except Exception as error:
+        raise BadRow(f"structured_outputs: {one_line(error)}") from None

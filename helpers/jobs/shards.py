@@ -1,0 +1,50 @@
+"""The shards of a job put together again."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from helpers.jobs import journal as journals
+from helpers.jobs import keys
+from helpers.jobs.rows import Source
+from helpers.jobs.runner import journal_path, shard_path, write_sink
+
+
+class Incomplete(RuntimeError):
+    """Shards are missing or not finished; the message names them."""
+
+
+def merge(source: Any, sink: str | Path, shards: int) -> int:
+    """Writes `sink` from the journals of its `shards`, in the input's order; the number of rows.
+
+    Raises `Incomplete` with how many rows each shard lacks; nothing is written then.
+    """
+    found, sink = keys.index(Source(source)), Path(sink)
+    place = (found.ids % np.uint64(shards)).astype(np.int64)
+    offsets, lacking, paths, jobs = np.full(len(found), -1), [], [], []
+    for number in range(shards):
+        path = journal_path(shard_path(sink, (number + 1, shards)))
+        known, mine = journals.read(path), place == number
+        entry = known.find(found.ids[mine])
+        if missing := int((entry < 0).sum()):
+            lacking.append(f"{path.name} lacks {missing:,} of {int(mine.sum()):,} rows")
+        else:
+            offsets[mine] = known.offsets[entry]
+        paths.append(path)
+        jobs.append(known.job)
+    if lacking:
+        raise Incomplete(f"Not all shards are finished: {'; '.join(lacking)}. Run these shards again.")
+    if any(job != jobs[0] for job in jobs):
+        raise Incomplete(
+            "The shards were run with different models or settings: their journals' first lines say which."
+        )
+    write_sink(sink, _rows(paths, place, offsets))
+    return len(found)
+
+
+def _rows(paths: list[Path], place: np.ndarray, offsets: np.ndarray):
+    """The rows in the input's order, each from its shard's journal."""
+    readers = [iter(journals.rows(path, offsets[place == number])) for number, path in enumerate(paths)]
+    for number in place.tolist():
+        yield next(readers[number])

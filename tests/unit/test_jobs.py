@@ -1,0 +1,294 @@
+"""The batch job on an engine that answers at once: what is done, what is done again, and what is on disk."""
+
+import gzip
+import json
+import os
+import signal
+from types import SimpleNamespace as Fake
+
+import pandas as pd
+import pytest
+from job_fakes import LLM, batch, plain, read, write
+
+from helpers.jobs import Changed, DuplicateIds, JobStopped, JournalProblem, Report, SourceProblem, merge, run_job
+from helpers.jobs.shards import Incomplete
+
+
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch):
+    """Drawing takes most of a job's time here; one test wants it."""
+    monkeypatch.setattr(Report, "draw", lambda self: Fake(_repr_png_=bytes))
+
+
+def run(llm, source, sink, **more):
+    return run_job(llm, source, sink, progress=False, **more)
+
+
+def texts(rows):
+    return {row["id"]: row["text"] for row in rows}
+
+
+def test_every_row_comes_back_once_in_the_inputs_order(tmp_path):
+    llm, sink = LLM(), tmp_path / "out.jsonl"
+    report = run(llm, write(tmp_path / "in.jsonl", map(plain, range(40))), sink)
+    rows = read(sink)
+    assert [row["id"] for row in rows] == [f"row-{number}" for number in range(40)]
+    assert report.passed and report.exit_code() == 0 and report.ended == {"done: stop": 40}
+    assert 5 <= llm.llm_engine.most <= 8, "the window is twice the slots, and was full"
+    finish_order = [
+        json.loads(line)["row"]["id"] for line in sink.with_name("out.jsonl.journal").open() if '"row"' in line
+    ]
+    assert sorted(finish_order) == sorted(row["id"] for row in rows) and finish_order != [row["id"] for row in rows]
+
+
+def test_a_second_run_starts_no_engine(tmp_path):
+    source, sink = write(tmp_path / "in.jsonl", map(plain, range(5))), tmp_path / "out.jsonl"
+    run(LLM(), source, sink, model="/models/fake")
+    before = sink.read_bytes()
+    report = run(lambda: pytest.fail("nothing was missing"), source, sink, model="/models/fake")
+    assert report.complete and report.tokens == 0 and sink.read_bytes() == before
+
+
+@pytest.mark.parametrize("form", ["jsonl", "gz", "zst", "parquet", "frame", "list", "iterator"])
+def test_rows_are_read_from(form, tmp_path):
+    rows, path = [plain(number) for number in range(9)], tmp_path / f"in.{form}"
+    source = path
+    if form == "jsonl":
+        write(path, rows)
+    elif form == "gz":
+        path.write_bytes(gzip.compress(write(tmp_path / "raw", rows).read_bytes()))
+    elif form == "zst":
+        import pyarrow
+
+        with pyarrow.CompressedOutputStream(str(path), "zstd") as stream:
+            stream.write(write(tmp_path / "raw", rows).read_bytes())
+    elif form == "parquet":
+        pd.DataFrame(rows).to_parquet(path)
+    else:
+        source = {"frame": pd.DataFrame(rows), "list": rows, "iterator": iter(rows)}[form]
+    run(LLM(), source, tmp_path / "out.jsonl")
+    assert len(read(tmp_path / "out.jsonl")) == 9
+
+
+def test_a_frames_missing_values_are_no_settings(tmp_path):
+    frame = pd.DataFrame([plain(0, max_tokens=5), plain(1), plain(2, max_tokens=7)])
+    llm = LLM()
+    run(llm, frame, tmp_path / "out.jsonl")
+    assert [params.max_tokens for _, params in llm.given] == [5, None, 7]
+
+
+def test_openais_format_comes_back_in_openais_format(tmp_path):
+    from openai.types import Completion
+    from openai.types.chat import ChatCompletion
+
+    completion = batch(1) | {"url": "/v1/completions", "custom_id": "c", "body": {"prompt": "hello", "temperature": 0}}
+    run(LLM(), write(tmp_path / "in.jsonl", [batch(0, model="any", user="u"), completion]), tmp_path / "out.jsonl")
+    chat, text = read(tmp_path / "out.jsonl")
+    assert chat["custom_id"] == "row-0" and chat["error"] is None and chat["response"]["status_code"] == 200
+    found = ChatCompletion.model_validate(chat["response"]["body"], strict=True)
+    assert (
+        found.choices[0].message.content and found.choices[0].finish_reason == "stop" and found.usage.total_tokens > 2
+    )
+    assert Completion.model_validate(text["response"]["body"], strict=True).choices[0].text
+
+
+def test_settings_are_the_checkpoints_then_the_jobs_then_the_rows_then_the_runs(tmp_path):
+    rows = [plain(0), plain(1, max_tokens=3, temperature=0.9), {"id": "c", "prompt": "x"}]
+    llm = LLM()
+    run(llm, rows, tmp_path / "out.jsonl", defaults={"temperature": 0.5, "max_tokens": 7}, override={"max_tokens": 9})
+    given = {text: params for text, params in llm.given}
+    assert given["x"].temperature == 0.5 and {params.max_tokens for params in given.values()} == {9}
+    assert given[rows[1]["prompt"]].temperature == 0.9 and given[rows[0]["prompt"]].temperature == 0
+
+
+def test_b3_seeds_come_from_seed_and_id_whatever_the_order_or_the_shards(tmp_path):
+    rows = [plain(number, temperature=1.0, prompt="the same text") for number in range(8)]
+
+    def seeds(folder, rows, **more):
+        llm = LLM()
+        (tmp_path / folder).mkdir()
+        run(llm, rows, tmp_path / folder / "out.jsonl", **more)
+        return {row["id"]: row["text"].split("|")[1] for row in found(tmp_path / folder)}
+
+    def found(folder):
+        return [row for path in folder.glob("out*.jsonl") for row in read(path)]
+
+    first = seeds("a", rows)
+    assert len(set(first.values())) == 8 and seeds("b", rows[::-1]) == first
+    assert seeds("c", rows, shard=(1, 2)) | seeds("d", rows, shard=(2, 2)) == first
+    assert seeds("e", rows, seed=1) != first and set(seeds("f", rows, seed=None).values()) == {"None"}
+
+
+def test_e3_equal_texts_are_fine_and_equal_ids_are_refused_before_the_engine(tmp_path):
+    run(LLM(), [plain(0), plain(0, id="other")], tmp_path / "out.jsonl")
+    assert len(read(tmp_path / "out.jsonl")) == 2
+    with pytest.raises(DuplicateIds, match=r"'row-0' \(again in row 3\)"):
+        run(lambda: pytest.fail("no engine"), [plain(0), plain(1), plain(0)], tmp_path / "b.jsonl", model="m")
+
+
+def test_e3_changed_rows_are_refused_with_the_difference_or_redone_when_asked(tmp_path):
+    sink, rows = tmp_path / "out.jsonl", [plain(number, max_tokens=4) for number in range(6)]
+    run(LLM(), rows, sink)
+    changed = [rows[0] | {"max_tokens": 8}, rows[1] | {"prompt": "another"}, *rows[2:]]
+    with pytest.raises(
+        Changed, match=r"2 rows changed .*'row-0' in row 1 \(max_tokens 4 -> 8\); 'row-1' in row 2 \(its prompt\)"
+    ):
+        run(LLM(), changed, sink)
+    llm = LLM()
+    run(llm, changed, sink, redo=True)
+    assert len(llm.given) == 2 and len(read(sink)) == 6
+    assert read(sink)[1]["text"].startswith("another") and run(LLM(), changed, sink).tokens == 0
+
+
+def test_another_way_of_writing_the_same_row_is_no_change(tmp_path):
+    row = plain(0, top_p=0.5)
+    run(LLM(), write(tmp_path / "a.jsonl", [row]), tmp_path / "out.jsonl")
+    backwards = json.dumps(dict(reversed(row.items())), indent=None, separators=(" , ", " :  ")).encode()
+    llm = LLM()
+    run(llm, write(tmp_path / "b.jsonl", [backwards]), tmp_path / "out.jsonl")
+    assert llm.given == []
+
+
+def test_e3_another_model_or_default_is_refused_with_the_difference(tmp_path):
+    sink, rows = tmp_path / "out.jsonl", [plain(0)]
+    run(LLM(), rows, sink)
+    with pytest.raises(Changed, match=r"defaults max_tokens: None -> 5; seed: 0 -> 3"):
+        run(LLM(), rows, sink, defaults={"max_tokens": 5}, seed=3)
+    with pytest.raises(Changed, match="model name: 'fake' -> 'other'"):
+        run(lambda: None, rows, sink, model="/models/other")
+    llm = LLM()
+    run(llm, rows, sink, seed=3, redo=True)
+    assert len(llm.given) == 1 and len(read(sink)) == 1
+
+
+@pytest.mark.parametrize("reason", ["length", "abort", "error", "repetition", None, "new_reason"])
+def test_d2_only_allowed_reasons_are_done(reason, tmp_path):
+    report = run(LLM(reason=lambda text: reason), [plain(0)], tmp_path / "out.jsonl")
+    assert report.ended == {f"failed: {reason or 'none'}": 1} and report.exit_code() == 3
+    [row] = read(tmp_path / "out.jsonl")
+    assert row["status"] == "failed" and row["text"], "what was generated is kept"
+    assert "The gate fails: failed is 100.0% of the rows" in repr(report)
+
+
+def test_length_is_done_when_asked_and_failed_rows_are_retried_with_other_limits(tmp_path):
+    sink, rows = tmp_path / "out.jsonl", [plain(number, max_tokens=4) for number in range(10)]
+    short = LLM(reason=lambda text: "length" if text.endswith(("3", "7")) else "stop")
+    assert run(short, rows, tmp_path / "allowed.jsonl", allow=("stop", "length")).passed
+    assert run(short, rows, sink).ended == {"done: stop": 8, "failed: length": 2}
+    again = LLM()
+    report = run(again, rows, sink, retry=("failed",), override={"max_tokens": 64})
+    assert report.passed and [params.max_tokens for _, params in again.given] == [64, 64]
+    assert run(LLM(), rows, sink).tokens == 0, "another run without the override asks for nothing"
+
+
+def test_limits_are_shares_of_statuses_or_reasons(tmp_path):
+    llm = LLM(reason=lambda text: "length" if text.endswith("3") else "stop")
+    rows = [plain(number) for number in range(10)]
+    assert run(llm, rows, tmp_path / "a.jsonl", limits={"failed": 0.1}).passed
+    assert run(llm, rows, tmp_path / "b.jsonl", allow=("stop", "length"), limits={"length": 0.05}).exceeded() == {
+        "length": 0.1
+    }
+
+
+def test_the_journal_has_a_row_as_soon_as_it_is_finished(tmp_path):  # E1, E4
+    llm, sink, seen = LLM(slots=2), tmp_path / "out.jsonl", []
+    journal = sink.with_name("out.jsonl.journal")
+    llm.llm_engine.before_step = lambda: seen.append(journal.read_bytes().count(b'"row":'))
+    long = plain(0, prompt="y" * 6)  # 7 steps, while others come and go
+    run(llm, [long, *(plain(number, prompt="z" * 7) for number in range(1, 12))], sink, window=3)
+    assert seen == sorted(seen) and seen[5] >= 4, "later rows are written while the first still runs"
+
+
+def test_a_signal_stops_in_order_and_the_next_run_goes_on(tmp_path):
+    rows, sink = [plain(number) for number in range(60)], tmp_path / "out.jsonl"
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        llm, path = LLM(), sink.with_name(f"{code}.jsonl")
+        llm.llm_engine.before_step = lambda e=llm.llm_engine, n=number: (
+            os.kill(os.getpid(), n) if e.steps == 5 else None
+        )
+        before = signal.getsignal(number)
+        report = run(llm, rows, path)
+        assert report.stopped == number.name and report.exit_code() == code and signal.getsignal(number) is before
+        assert not path.exists() and llm.llm_engine.requests == {} and llm.llm_engine.aborted
+        done = sum(report.ended.values())
+        assert 0 < done < 60 and len((rest := LLM()).given) == 0
+        assert run(rest, rows, path).complete and len(rest.given) == 60 - done and len(read(path)) == 60
+
+
+def test_an_engine_that_fails_loses_no_finished_row(tmp_path):
+    llm, sink = LLM(), tmp_path / "out.jsonl"
+
+    def fail():
+        if llm.llm_engine.steps == 6:
+            raise RuntimeError("CUDA error")
+
+    llm.llm_engine.before_step = fail
+    with pytest.raises(JobStopped, match=r"CUDA error.*out\.jsonl\.journal"):
+        run(llm, map(plain, range(30)), sink)
+    rest = LLM()
+    assert run(rest, map(plain, range(30)), sink).complete and 0 < len(rest.given) < 30
+
+
+def test_two_jobs_do_not_write_one_output(tmp_path):
+    llm, sink = LLM(), tmp_path / "out.jsonl"
+    problems = []
+
+    def second():
+        if llm.llm_engine.steps == 0:
+            with pytest.raises(JournalProblem, match="Another job writes") as error:
+                run(LLM(), [plain(0)], sink)
+            problems.append(error)
+
+    llm.llm_engine.before_step = second
+    run(llm, [plain(0)], sink)
+    assert len(problems) == 1
+
+
+def test_shards_are_disjoint_and_merge_checks_that_all_are_there(tmp_path):
+    rows, sink = [plain(number) for number in range(50)], tmp_path / "out.jsonl"
+    counts = []
+    for number in (1, 2, 3):
+        if number == 3:
+            with pytest.raises(Incomplete, match=r"out-3-of-3\.jsonl\.journal lacks"):
+                merge(rows, sink, 3)
+        counts.append(run(LLM(), rows, sink, shard=(number, 3)).rows)
+    assert sum(counts) == 50 and min(counts) > 5 and merge(rows, sink, 3) == 50
+    assert [row["id"] for row in read(sink)] == [row["id"] for row in rows]
+    with pytest.raises(ValueError, match="Shard 4 of 3"):
+        run(LLM(), rows, sink, shard=(4, 3))
+
+
+def test_an_input_that_cannot_be_read_is_one_sentence(tmp_path):
+    for source in (tmp_path / "none.jsonl", 5, {"id": "a"}):
+        with pytest.raises(SourceProblem):
+            run(LLM(), source, tmp_path / "out.jsonl")
+    whole = gzip.compress(write(tmp_path / "raw", map(plain, range(999))).read_bytes())
+    (tmp_path / "cut.gz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(SourceProblem, match="ends in the middle"):
+        run(LLM(), tmp_path / "cut.gz", tmp_path / "out.jsonl")
+
+
+def test_an_empty_input_is_an_empty_output(tmp_path):
+    report = run(LLM(), write(tmp_path / "in.jsonl", []), tmp_path / "out.jsonl")
+    assert report.rows == 0 and report.passed and read(tmp_path / "out.jsonl") == []
+
+
+def test_the_report_is_for_machines_and_for_people(tmp_path, monkeypatch):
+    monkeypatch.undo()
+    sink = tmp_path / "out.jsonl"
+    report = run(LLM(), map(plain, range(20)), sink)
+    data = json.loads(sink.with_name("out.jsonl.report.json").read_bytes())
+    assert (
+        data["passed"]
+        and data["rows"] == 20
+        and data["ended"] == {"done: stop": 20}
+        and data["completion_tokens"]["median"]
+    )
+    page = sink.with_name("out.jsonl.report.html").read_text()
+    assert "data:image/png;base64," in page and "20 of 20 rows" in page and "20 of 20 rows" in repr(report)
+
+
+def test_a_load_that_outlasts_the_work_says_so(tmp_path):
+    report = run(LLM(), [plain(0)], tmp_path / "out.jsonl")
+    report.load_seconds, report.seconds = 60.0, 70.0
+    assert "a server that stays warm" in repr(report)
