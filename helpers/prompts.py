@@ -22,10 +22,22 @@ def doubled_bos(ids: Sequence[int], bos: int | None) -> bool:
 
 
 def without_system(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same conversation for a template that refuses the system role: its text opens the first user message."""
-    system = [message["content"] for message in messages if message["role"] == "system"]
+    """The same conversation for a template that refuses the system role: its text opens the first user message.
+
+    Raises `ValueError` when there is no user message to take it.
+    """
+    system = [_text(message) for message in messages if message["role"] == "system"]
     rest = [dict(message) for message in messages if message["role"] != "system"]
+    if not system:
+        return rest
     first = next((message for message in rest if message["role"] == "user"), None)
-    if first and system:
-        first["content"] = "\n\n".join([*system, first["content"]])
+    if first is None:
+        raise ValueError("There is no user message that the system text could open: add one.")
+    first["content"] = "\n\n".join([*system, _text(first)])
     return rest
+
+
+def _text(message: dict[str, Any]) -> str:
+    """A message's text, also where it comes in parts."""
+    content = message["content"]
+    return content if isinstance(content, str) else "\n".join(part["text"] for part in content)

@@ -34,8 +34,15 @@ def _run(given: argparse.Namespace) -> int:
     from helpers import get_llm, models, release_llm
 
     model = given.model or models.model()
+
+    def engine():
+        try:
+            return get_llm(model, **dict(given.engine))
+        except TypeError as error:  # an argument that vLLM does not have
+            raise ValueError(str(error)) from error
+
     report = run_job(
-        lambda: get_llm(model, **dict(given.engine)),
+        engine,
         given.input,
         given.output,
         model=model,

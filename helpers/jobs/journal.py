@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
+from zlib import crc32
 
 import msgspec
 import numpy as np
@@ -24,10 +25,11 @@ class JournalProblem(RuntimeError):
     """The journal cannot be opened or written; the message says why and what is safe."""
 
 
-class Head(msgspec.Struct):
+class Head(msgspec.Struct, gc=False):
     """What stands before a row in its line: hashes of id, raw bytes and content, and how it ended."""
 
     key: str  # 48 hexadecimal digits
+    crc: int  # CRC-32 of the row as it is written
     status: str
     reason: str
     tokens: int
@@ -80,11 +82,13 @@ class Journal:
         self._lock = FileLock(f"{path}.lock")
 
     def __enter__(self) -> "Journal":
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
             self._lock.acquire(timeout=0)
         except Timeout:
             raise JournalProblem(f"Another job writes {self.path} now: wait for it, or name another output.") from None
+        except OSError as error:
+            raise JournalProblem(f"{self.path} cannot be written: {error.strerror}.") from error
         try:
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
             self._mend()
@@ -131,7 +135,10 @@ class Journal:
     def sync(self) -> None:
         """Brings everything to the disk now."""
         if self._dirty and self.fsync != "off":
-            os.fsync(self._file)
+            try:
+                os.fsync(self._file)
+            except OSError as error:
+                raise JournalProblem(f"{self.path} does not reach the disk: {error.strerror}. Run again.") from error
         self._dirty, self._synced = False, time.monotonic()
 
     def _mend(self) -> None:
@@ -160,12 +167,16 @@ class Journal:
 
 def line(key: tuple[int, int, int], status: str, reason: str, tokens: int, row: dict[str, Any]) -> bytes:
     """A result as the journal has it; the row comes last, so that reading back needs to decode only the head."""
-    head = Head("".join(f"{part:016x}" for part in key), status, reason, tokens)
-    return msgspec.json.encode(head)[:-1] + _ROW + msgspec.json.encode(row) + b"}"
+    data = msgspec.json.encode(row)
+    head = Head("".join(f"{part:016x}" for part in key), crc32(data), status, reason, tokens)
+    return msgspec.json.encode(head)[:-1] + _ROW + data + b"}"
 
 
 def read(path: Path) -> Entries:
-    """Every row of a journal, as arrays. Lines that are not whole are passed over: their rows count as missing."""
+    """Every row of a journal, as arrays.
+
+    Lines that are damaged, and rows before any readable job line, are passed over: they count as missing.
+    """
     found, keys = Entries(), bytearray()
     status, offsets, reasons, tokens = array("B"), array("q"), array("H"), array("L")
     names: dict[str, int] = {}
@@ -177,10 +188,10 @@ def read(path: Path) -> Entries:
         for data in file:
             cut = data.find(_ROW, 0, 400)
             try:
-                if cut > 0 and data.endswith(b"}\n"):
+                if cut > 0:
                     head = decoder.decode(data[:cut] + b"}")
                     key, place = bytes.fromhex(head.key), places[head.status]
-                    if len(key) == 24:
+                    if len(key) == 24 and found.job and crc32(data[cut + len(_ROW) : -2]) == head.crc:
                         keys += key
                         status.append(place)
                         offsets.append(offset)

@@ -24,11 +24,14 @@ class Changed(RuntimeError):
     """The input, the settings or the model differ from those with which rows were done already."""
 
 
-class _Ids(msgspec.Struct):
+class _Ids(msgspec.Struct, gc=False):
     """All that a first look needs of a JSON line."""
 
     custom_id: str | int | msgspec.UnsetType | None = msgspec.UNSET
     id: str | int | None = None
+
+
+_DECODER = msgspec.json.Decoder(_Ids)
 
 
 @dataclass
@@ -45,9 +48,9 @@ class Index:
 
 def index(source: Source) -> Index:
     """Reads the whole input once. Raises `DuplicateIds`, naming some."""
-    ids, raws, styles, decoder = array("Q"), array("Q"), [], msgspec.json.Decoder(_Ids)
+    ids, raws, styles = array("Q"), array("Q"), []
     for number, piece in pieces(source):
-        name, raw, batch = _looked_at(piece, number, decoder)
+        name, raw, batch = look(piece, number)
         ids.append(name)
         raws.append(raw)
         if not styles:
@@ -125,11 +128,11 @@ def _hex(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
-def _looked_at(piece: bytes | dict, number: int, decoder: msgspec.json.Decoder) -> tuple[int, int, bool]:
+def look(piece: bytes | dict, number: int) -> tuple[int, int, bool]:
     """Hashes of a row's id and of its bytes, and whether it is in OpenAI's format."""
     try:
         if isinstance(piece, bytes):
-            ids = decoder.decode(piece)
+            ids = _DECODER.decode(piece)
             batch = ids.custom_id is not msgspec.UNSET
             name = ids.custom_id if batch else ids.id
             if name and isinstance(name, str) and len(name) <= LONGEST_ID:

@@ -83,7 +83,8 @@ class Report:
         """How rows ended, how long they are, and the rate over time."""
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(10, 2.8), layout="constrained", facecolor="white")
+        figure = Figure(figsize=(10, 2.8), facecolor="white")
+        figure.subplots_adjust(left=0.16, right=0.98, bottom=0.2, wspace=0.3)  # twice as fast as a layout engine
         reasons, lengths, rates = figure.subplots(1, 3)
         reasons.barh(list(self.ended), list(self.ended.values()), color="#4477aa")
         reasons.set_title("rows")

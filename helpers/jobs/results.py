@@ -31,7 +31,13 @@ def finished(row: Row, output: "RequestOutput", status: str, reason: str, model:
             "text": output.outputs[0].text,
             "finish_reason": output.outputs[0].finish_reason,
             "completions": [
-                {"text": c.text, "finish_reason": c.finish_reason, "tokens": len(c.token_ids)} for c in output.outputs
+                {
+                    "text": c.text,
+                    "finish_reason": c.finish_reason,
+                    "tokens": len(c.token_ids),
+                    "logprobs": _text_choice(c)["logprobs"],
+                }
+                for c in output.outputs
             ],
             "prompt_tokens": len(output.prompt_token_ids or ()),
         }

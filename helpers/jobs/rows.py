@@ -4,6 +4,8 @@ import gzip
 import io
 import math
 import tempfile
+import weakref
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,8 @@ import msgspec
 
 BATCH_URLS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
 LONGEST_ID = 512  # characters
+SUFFIXES = (".jsonl", ".ndjson", ".gz", ".zst", ".parquet")  # the middle ones compress JSON lines
+_BOM = b"\xef\xbb\xbf"
 
 
 class SourceProblem(ValueError):
@@ -42,9 +46,14 @@ class Source:
         self.name = str(given) if isinstance(given, str | Path) else type(given).__name__
         if isinstance(given, Iterator):
             given = _spooled(given)  # it can be read once, and a job reads twice
+            weakref.finalize(self, Path(given).unlink, missing_ok=True)
         self._given = given
-        if isinstance(given, str | Path) and not Path(given).is_file():
+        if not isinstance(given, str | Path):
+            return
+        if not Path(given).is_file():
             raise SourceProblem(f"There is no file {given}: name a .jsonl (also .gz or .zst) or .parquet file.")
+        if Path(given).suffix not in SUFFIXES:
+            raise SourceProblem(f"{given} is of no known kind: rows are read from {', '.join(SUFFIXES)}.")
 
     def __iter__(self) -> Iterator[bytes | dict]:
         given = self._given
@@ -57,11 +66,12 @@ class Source:
             for part in pyarrow.parquet.ParquetFile(given).iter_batches(4096):
                 yield from (_present(row) for row in part.to_pylist())
         elif isinstance(given, str | Path):
-            with _lines(Path(given)) as lines:
-                try:
+            try:
+                with _lines(Path(given)) as lines:
+                    yield next(lines, b"\n").removeprefix(_BOM)
                     yield from lines
-                except (OSError, EOFError) as error:
-                    raise SourceProblem(f"{given} ends in the middle or is damaged ({error}): get it again.") from error
+            except (OSError, EOFError, zlib.error) as error:
+                raise SourceProblem(f"{given} ends in the middle or is damaged ({error}): get it again.") from error
         elif isinstance(given, Iterable) and not isinstance(given, Mapping | bytes):
             yield from given
         else:
@@ -97,6 +107,11 @@ def decoded(piece: bytes | dict) -> dict[str, Any]:
             piece = msgspec.json.decode(piece)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadRow(f"it is not JSON ({error})") from None
+    elif isinstance(piece, Mapping):
+        try:
+            msgspec.json.encode(piece)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise BadRow(f"it cannot be written as JSON ({error})") from None
     if not isinstance(piece, Mapping):
         raise BadRow(f"it is {_kind(piece)}, not an object")
     return dict(piece)
@@ -123,7 +138,7 @@ def _batch_body(raw: Mapping[str, Any]) -> tuple[dict, str]:
         raise BadRow(f"its url is {url!r}; this job knows {' and '.join(BATCH_URLS)}")
     if not isinstance(body, Mapping):
         raise BadRow(f"its body is {_kind(body)}, not an object")
-    return dict(body), BATCH_URLS[url]
+    return {key: value for key, value in body.items() if value is not None}, BATCH_URLS[url]
 
 
 def _prompt(content: Any) -> str | list[int]:
@@ -180,6 +195,10 @@ def _plain(value: Any) -> Any:
     """numpy's scalars and arrays as Python's; a frame turns whole numbers into floats where some are missing."""
     if hasattr(value, "tolist"):
         value = value.tolist()
+    if isinstance(value, Mapping):
+        return _present(value)
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -206,6 +225,10 @@ def _spooled(rows: Iterator[Any]) -> str:
     """A one-shot iterator's rows in a temporary file: flat in memory, readable twice."""
     file = tempfile.NamedTemporaryFile("wb", suffix=".jsonl", delete=False)  # noqa: SIM115
     with file:
-        for row in rows:
-            file.write((row.rstrip(b"\n") if isinstance(row, bytes) else msgspec.json.encode(row)) + b"\n")
+        for number, row in enumerate(rows, 1):
+            try:
+                data = row.rstrip(b"\n") if isinstance(row, bytes) else msgspec.json.encode(row)
+            except (TypeError, ValueError, RecursionError) as error:
+                raise SourceProblem(f"Row {number} cannot be written as JSON ({error}): change or drop it.") from error
+            file.write(data + b"\n")
     return file.name

@@ -81,13 +81,14 @@ def sampling_params(row: Row, common: dict[str, Any], override: dict[str, Any], 
     """
     from vllm import SamplingParams
 
-    fields = checked(common | {name: value for name, value in row.settings.items() if value is not None} | override)
+    own = {name: value for name, value in row.settings.items() if value is not None}
+    fields = checked(_one_limit(common) | _one_limit(own) | _one_limit(override))
     values = {
         name: value
         for name in Settings.__struct_fields__
         if name not in _NAMED and (value := getattr(fields, name)) is not None
     }
-    values["max_tokens"] = fields.max_completion_tokens or fields.max_tokens
+    values["max_tokens"] = fields.max_tokens
     if (asked := _logprobs(fields)) is not None:
         values["logprobs"] = asked
     if shape := _structure(fields):
@@ -110,6 +111,13 @@ def derived_seed(seed: int, name: str) -> int:
 def one_line(error: BaseException) -> str:
     """What an exception says, on one line."""
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def _one_limit(given: dict[str, Any]) -> dict[str, Any]:
+    """max_completion_tokens under its other name, so that a later layer's limit replaces an earlier one's."""
+    rest = {name: value for name, value in given.items() if name != "max_completion_tokens"}
+    most = given.get("max_completion_tokens")
+    return rest if most is None else rest | {"max_tokens": most}
 
 
 def _logprobs(fields: Settings) -> int | None:

@@ -7,8 +7,9 @@ import numpy as np
 
 from helpers.jobs import journal as journals
 from helpers.jobs import keys
+from helpers.jobs.keys import Changed
 from helpers.jobs.rows import Source
-from helpers.jobs.runner import journal_path, shard_path, write_sink
+from helpers.jobs.sinks import journal_path, shard_path, write_sink
 
 
 class Incomplete(RuntimeError):
@@ -18,11 +19,17 @@ class Incomplete(RuntimeError):
 def merge(source: Any, sink: str | Path, shards: int) -> int:
     """Writes `sink` from the journals of its `shards`, in the input's order; the number of rows.
 
-    Raises `Incomplete` with how many rows each shard lacks; nothing is written then.
+    Raises `Incomplete` with how many rows each shard lacks, and `Changed` when the input is another one than theirs;
+    nothing is written then.
     """
-    found, sink = keys.index(Source(source)), Path(sink)
+    if shards < 1:
+        raise ValueError(f"{shards} shards are none: give the number that the job was run with.")
+    source = Source(source)
+    found, sink = keys.index(source), Path(sink)
     place = (found.ids % np.uint64(shards)).astype(np.int64)
     offsets, lacking, paths, jobs = np.full(len(found), -1), [], [], []
+    contents = np.zeros(len(found), np.uint64)
+    rewritten = np.zeros(len(found), bool)
     for number in range(shards):
         path = journal_path(shard_path(sink, (number + 1, shards)))
         known, mine = journals.read(path), place == number
@@ -30,11 +37,15 @@ def merge(source: Any, sink: str | Path, shards: int) -> int:
         if missing := int((entry < 0).sum()):
             lacking.append(f"{path.name} lacks {missing:,} of {int(mine.sum()):,} rows")
         else:
-            offsets[mine] = known.offsets[entry]
+            offsets[mine], contents[mine] = known.offsets[entry], known.keys[entry, 2]
+            rewritten[mine] = known.keys[entry, 1] != found.raws[mine]
         paths.append(path)
         jobs.append(known.job)
     if lacking:
         raise Incomplete(f"Not all shards are finished: {'; '.join(lacking)}. Run these shards again.")
+    for at, (number, piece) in enumerate(keys.pieces(source)):
+        if rewritten[at] and contents[at] != keys.content(piece):
+            raise Changed(f"Row {number} is another one than the shards were run with: run them again with this input.")
     if any(job != jobs[0] for job in jobs):
         raise Incomplete(
             "The shards were run with different models or settings: their journals' first lines say which."

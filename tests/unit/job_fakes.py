@@ -12,7 +12,8 @@ class Engine:
     """Runs at most `slots` requests; each takes as many steps as its text asks for: they finish out of order."""
 
     def __init__(self, slots: int = 4, reason=lambda text: "stop"):
-        self.slots, self.reason, self.requests, self.steps, self.most = slots, reason, {}, 0, 0
+        self.slots, self.reason, self.requests = slots, reason, {}
+        self.count = self.steps = self.most = 0
         self.model_config = Fake(model="/models/fake", get_diff_sampling_param=lambda: {"temperature": 0.2})
         self.vllm_config = Fake(scheduler_config=Fake(max_num_seqs=slots))
         self.engine_core = Fake(resources=None)
@@ -24,11 +25,9 @@ class Engine:
             raise ValueError("the prompt is empty")
         if len(text) > 1000:
             raise ValueError("the prompt is longer than the maximum model length")
-        name = str(self.steps * 1_000_000 + len(self.requests) + id(params) % 1000)
-        while name in self.requests:
-            name += "x"
-        self.requests[name] = [text, params, 1 + len(text) % 7]
-        return name
+        self.count += 1
+        self.requests[str(self.count)] = [text, params, 1 + len(text) % 7]
+        return f"{self.count}-9f3a"  # inside, vLLM appends random letters to a request's number
 
     def step(self) -> list:
         self.before_step()

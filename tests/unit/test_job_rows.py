@@ -3,6 +3,7 @@
 import json
 import math
 
+import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -168,7 +169,7 @@ def renamed(bad, number):
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
     max_leaves=8,
 )
@@ -202,7 +203,11 @@ def test_any_bytes_are_a_row_or_a_reason(piece):
 def test_whatever_the_input_there_is_one_row_out_for_each_row_in(tmp_path_factory, pieces):
     folder, lines = tmp_path_factory.mktemp("any"), []
     for number, piece in enumerate(pieces):
-        raw = piece.replace(b"\n", b"") if isinstance(piece, bytes) else json.dumps(renamed(piece, number)).encode()
+        raw = (
+            piece.replace(b"\n", b"").replace(b"\xef\xbb\xbf", b"")
+            if isinstance(piece, bytes)
+            else json.dumps(renamed(piece, number)).encode()
+        )
         lines += [raw] if raw.strip() else []
     if len({keys.id_hash(str(line)) for line in lines}) < len(lines):
         return  # equal ids are another test's matter
@@ -228,4 +233,5 @@ def test_blank_lines_are_no_rows_and_line_numbers_count_them(tmp_path):
 
 
 def test_not_a_number_is_no_setting():
-    assert next(iter(Source([{"id": "a", "prompt": "x", "seed": math.nan}])))["seed"] != 0
+    frame = pd.DataFrame([{"id": "a", "prompt": "x", "seed": math.nan}])
+    assert list(Source(frame)) == [{"id": "a", "prompt": "x"}]

@@ -1,0 +1,53 @@
+"""The files of a job: results, journal and reports beside each other."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from helpers.jobs.journal import JournalProblem
+from helpers.jobs.rows import SourceProblem
+
+
+def shard_path(sink: Path, shard: tuple[int, int]) -> Path:
+    """`sink` itself for one shard, else with its place in the name: out-2-of-8.jsonl."""
+    number, count = shard
+    if not 1 <= number <= count:
+        raise ValueError(f"Shard {number} of {count} does not exist: the first of 8 is 1/8, the last 8/8.")
+    return sink if count == 1 else sink.with_name(f"{sink.stem}-{number}-of-{count}{sink.suffix}")
+
+
+def journal_path(sink: Path) -> Path:
+    """Where the results are while the job runs, and stay."""
+    return sink.with_name(sink.name + ".journal")
+
+
+def checked_sink(sink: Path, source: Any) -> Path:
+    """The path for the results. Raises `SourceProblem` when it is the input, or says what it will not be."""
+    if isinstance(source, str | Path) and Path(source).resolve() == sink.resolve():
+        raise SourceProblem(f"{sink} is the input: name another file for the results.")
+    if sink.suffix in (".gz", ".zst", ".parquet"):
+        raise SourceProblem(f"Results are JSON lines, and {sink.name} is not: name a .jsonl file.")
+    return sink
+
+
+def withdraw(sink: Path) -> None:
+    """Takes away the output and report of an earlier run, which this one makes untrue."""
+    for ending in ("", ".report.json", ".report.html"):
+        sink.with_name(sink.name + ending).unlink(missing_ok=True)
+
+
+def write_sink(sink: Path, parts: Iterable[bytes]) -> None:
+    """The final file, in one piece or not at all."""
+    part = sink.with_name(sink.name + ".part")
+    try:
+        with part.open("wb", buffering=2**20) as file:
+            file.writelines(piece + b"\n" for piece in parts)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, sink)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise JournalProblem(
+            f"{sink} cannot be written ({error.strerror}); its journal has every row: make room and run again."
+        ) from error
