@@ -3,7 +3,7 @@ DEVICE ?=
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab test test-fast lint notebooks bench lock clean
+.PHONY: help setup lab test test-fast chaos lint notebooks bench lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -15,11 +15,14 @@ setup:
 lab: setup  ## JupyterLab on the first notebook (2 minutes the first time, then seconds)
 	@$(PYTHON) tools/lab.py
 
-test: setup lint  ## everything: units, the real engine, the notebooks, a browser
-	@$(BIN)/python -m pytest
+test: setup lint  ## everything: units, the real engine, the notebooks, a browser; in two processes of a core each
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 test-fast: setup lint  ## the units alone
 	@$(BIN)/python -m pytest tests/unit
+
+chaos: setup  ## kills a job 2,000 times, and 100 times on the real engine (half an hour)
+	@CHAOS=1 $(BIN)/python -m pytest -s tests/chaos/test_job_chaos.py
 
 lint:
 	@$(BIN)/ruff check -q . && $(BIN)/ruff format -q --check .

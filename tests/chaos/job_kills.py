@@ -1,0 +1,117 @@
+"""Kills -9 of a job at random moments, over many rounds: job_kills.py KILLS [SEED] [--engine].
+
+Each round runs one job again and again, killing it at a random moment, until it gets through; then its output must
+equal that of an undisturbed run. Without --engine a stand-in answers at once: the kills hit the job's own writing.
+Prints one JSON line: kills, rounds, and what was lost, doubled, torn or different, which must all be 0.
+"""
+
+import json
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+import job_fakes
+
+import helpers
+from helpers.jobs import run_job
+
+ENGINE = {"rows": 24, "slots": 8}
+STAND_IN = {"rows": 120, "slots": 8}
+
+
+def rows(count: int) -> list[dict]:
+    """Greedy rows of different length."""
+    return [job_fakes.batch(number, max_tokens=4 + 7 * (number % 5)) for number in range(count)]
+
+
+def attempt(source: Path, sink: Path, engine: bool) -> None:
+    """One run of the job, in the forked child."""
+    if engine:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        llm = helpers.get_llm(max_num_seqs=ENGINE["slots"], max_model_len=256)
+    else:
+        llm = job_fakes.LLM(slots=STAND_IN["slots"])
+        llm.llm_engine.before_step = lambda: time.sleep(0.0005)
+    run_job(llm, source, sink, allow=("stop", "length"), progress=False)
+
+
+def forked(source: Path, sink: Path, engine: bool) -> int:
+    """The pid of a child that runs the job and ends with 0."""
+    if pid := os.fork():
+        return pid
+    code = 1
+    try:
+        attempt(source, sink, engine)
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def answers(sink: Path) -> dict[str, str]:
+    """The texts by id."""
+    return {
+        row["custom_id"]: row["response"]["body"]["choices"][0]["message"]["content"] for row in job_fakes.read(sink)
+    }
+
+
+def whole_lines(journal: Path) -> tuple[Counter, int]:
+    """How often each id is in a journal as a kill left it, and how many lines inside it are torn."""
+    ids, torn = Counter(), 0
+    *lines, _ = journal.read_bytes().split(b"\n") if journal.exists() else [b""]
+    for line in lines:
+        try:
+            raw = json.loads(line)
+        except ValueError:
+            torn += 1
+            continue
+        if "row" in raw:
+            ids[raw["row"]["custom_id"]] += 1
+    return ids, torn
+
+
+def main(kills: int, seed: int, engine: bool) -> dict[str, int]:
+    chance, found = random.Random(seed), Counter(kills=0, rounds=0, lost=0, doubled=0, torn=0, different=0, failed=0)
+    with tempfile.TemporaryDirectory() as folder:
+        # What a job imports is imported here, once: each attempt is a fork, and its time is the job's own.
+        run_job(job_fakes.LLM(), rows(2), Path(folder, "first.jsonl"), progress=False)
+        if engine:
+            from vllm import LLM  # noqa: F401
+        source = job_fakes.write(Path(folder, "in.jsonl"), rows((ENGINE if engine else STAND_IN)["rows"]))
+        start = time.perf_counter()
+        found["failed"] += os.waitpid(forked(source, Path(folder, "calm.jsonl"), engine), 0)[1] != 0
+        takes = time.perf_counter() - start
+        expected = answers(Path(folder, "calm.jsonl"))
+        while found["kills"] < kills:
+            sink = Path(folder, f"{found['rounds']}.jsonl")
+            journal = sink.with_name(sink.name + ".journal")
+            while not sink.exists():
+                before = whole_lines(journal)[0]
+                pid = forked(source, sink, engine)
+                time.sleep(chance.uniform(0, takes) if found["kills"] < kills else 0)
+                if found["kills"] < kills:
+                    os.kill(pid, signal.SIGKILL)
+                ended = os.waitpid(pid, 0)[1]
+                found["kills"] += ended == signal.SIGKILL
+                found["failed"] += ended not in (0, signal.SIGKILL)
+                ids, torn = whole_lines(journal)
+                found["lost"] += len(before.keys() - ids.keys())
+                found["doubled"] += sum(count > 1 for count in ids.values())
+                found["torn"] += torn
+            got = answers(sink)
+            found["lost"] += len(expected.keys() - got.keys())
+            found["doubled"] += len(job_fakes.read(sink)) - len(got)
+            found["different"] += sum(text != got.get(name) for name, text in expected.items())
+            found["rounds"] += 1
+    return dict(found)
+
+
+if __name__ == "__main__":
+    numbers = [int(word) for word in sys.argv[1:] if word.isdigit()]
+    seed = numbers[1] if len(numbers) > 1 else random.randrange(10**6)
+    print(json.dumps({"seed": seed, "engine": "--engine" in sys.argv} | main(numbers[0], seed, "--engine" in sys.argv)))
