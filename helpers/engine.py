@@ -92,6 +92,11 @@ def my_turn(timeout: float | None = None) -> Iterator[None]:
         yield
 
 
+def running() -> bool:
+    """Whether this process has an engine."""
+    return _engine is not None
+
+
 def construction() -> Phases:
     """Seconds and bytes by phase of this process's engine. Raises `RuntimeError` when there is none."""
     if not _engine:

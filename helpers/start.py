@@ -30,6 +30,8 @@ def import_vllm(phases: Phases) -> None:
 
 def check_names(engine_args: dict[str, Any]) -> None:
     """Raises `TypeError` for a name that is no argument of `vllm.LLM`, with the nearest that is."""
+    if not engine_args:
+        return  # without an import that takes seconds
     from vllm import LLM
     from vllm.engine.arg_utils import EngineArgs
 

@@ -6,10 +6,13 @@ import sys
 import time
 
 import psutil
+import pytest
 from kernels import ONE, START, Kernel
 
 from helpers import engines
 from helpers.registry import is_engine
+
+pytestmark = pytest.mark.apart  # each has processes of its own
 
 
 def test_an_interrupt_during_construction_leaves_a_usable_kernel_and_a_kill_leaves_nothing():

@@ -141,6 +141,13 @@ def test_c7_a_template_that_refuses_the_system_role_names_it(llm):
     assert "Be brief." in llm.get_tokenizer().decode(output.prompt_token_ids)
 
 
+def test_e8_one_llm_is_no_scheduler_over_replicas(llm):
+    from vllm import LLM
+
+    with pytest.raises(ValueError, match="data_parallel_size"):
+        LLM(model=llm.llm_engine.model_config.model, data_parallel_size=2)
+
+
 def test_e7_preemptions_of_a_small_cache_are_in_the_timeline():
     from helpers import get_llm, release_llm
     from helpers.timeline import record

@@ -1,0 +1,156 @@
+"""The same rows through the embedded engine and through the server, and what follows from the two."""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from helpers import client, outputs
+from helpers.picture import Picture
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from vllm import LLM, SamplingParams
+
+    from helpers.server import Server
+
+DAY = 24 * 3600
+# What a request must carry so that both sides run with the same settings: the server fills in what is left out.
+FIELDS = (
+    *("temperature", "top_p", "top_k", "min_p", "max_tokens", "min_tokens", "seed", "stop", "stop_token_ids"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty", "ignore_eos"),
+    *("logit_bias", "bad_words", "include_stop_str_in_output", "skip_special_tokens"),
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One way through all rows; seconds without the start, which `load_seconds` has."""
+
+    name: str
+    seconds: float
+    load_seconds: float
+    prompts: tuple[tuple[int, ...], ...]  # token ids
+    tokens: tuple[tuple[int, ...], ...]  # token ids of the completions
+    first_token: tuple[float, ...] = ()  # seconds; empty where it was not measured
+
+    @property
+    def rate(self) -> float:
+        """Completion tokens a second."""
+        return sum(map(len, self.tokens)) / self.seconds
+
+
+def fields(params: "SamplingParams") -> dict[str, Any]:
+    """Every sampling field as a request sends it, so that nothing is left to the server's defaults."""
+    given = {name: getattr(params, name) for name in FIELDS}
+    return {name: value for name, value in given.items() if value is not None and value != []}
+
+
+def embedded(llm: "LLM", conversations: Sequence, params: Sequence["SamplingParams"], load_seconds: float) -> Run:
+    """One `chat()` with all rows."""
+    start = time.perf_counter()
+    found = llm.chat(list(conversations), list(params))
+    took = time.perf_counter() - start
+    first = outputs.requests(found).first_token if all(output.metrics for output in found) else ()
+    return Run(
+        "embedded, one chat()",
+        took,
+        load_seconds,
+        tuple(tuple(output.prompt_token_ids) for output in found),
+        tuple(tuple(output.outputs[0].token_ids) for output in found),
+        tuple(first),
+    )
+
+
+async def served(
+    server: "Server",
+    conversations: Sequence,
+    params: Sequence["SamplingParams"],
+    concurrency: int,
+    connections: int | None = None,
+    stream: bool = False,
+) -> Run:
+    """All rows through the server with `concurrency` requests in flight, over `connections` (default: as many).
+
+    Times to first token are there for streamed answers alone.
+    """
+    start = time.perf_counter()
+    sent = list(map(fields, params))
+    answers = await client.closed_loop(server, conversations, sent, concurrency, connections, stream)
+    took = time.perf_counter() - start
+    name = f"served, {concurrency} in flight" + (f" over {connections} connections" if connections else "")
+    name += ", streamed" * stream
+    return Run(
+        name,
+        took,
+        server.start_seconds,
+        tuple(answer.prompt_ids for answer in answers),
+        tuple(answer.token_ids for answer in answers),
+        tuple(answer.first_token for answer in answers) if stream else (),
+    )
+
+
+def different(left: Run, right: Run) -> dict[str, list[int]]:
+    """Positions of the rows whose `prompts` differ, and of those whose `tokens` do though the prompts are equal."""
+    rows = range(len(left.prompts))
+    prompts = [row for row in rows if left.prompts[row] != right.prompts[row]]
+    tokens = [row for row in rows if row not in set(prompts) and left.tokens[row] != right.tokens[row]]
+    return {"prompts": prompts, "tokens": tokens}
+
+
+def table(runs: Iterable[Run]) -> "pd.DataFrame":
+    """A row a run: tokens a second, that over the first run's, first token (median and p90, s), and the start (s)."""
+    import pandas as pd
+
+    runs = list(runs)
+    rows = []
+    for run in runs:
+        first = pd.Series(run.first_token, dtype="float64")
+        rows.append((run.rate, run.rate / runs[0].rate, first.median(), first.quantile(0.9), run.load_seconds))
+    columns = ["tokens/s", f"of {runs[0].name.split(',')[0]}", "first token", "first token p90", "start"]
+    return pd.DataFrame(rows, columns=columns, index=pd.Index([run.name for run in runs], name="way"))
+
+
+def draw(runs: Iterable[Run]) -> Picture:
+    """Tokens a second of each way, and the time to first token."""
+    from matplotlib.figure import Figure
+
+    frame = table(runs)
+    figure = Figure(figsize=(10, 0.8 + 0.42 * len(frame)), layout="constrained", facecolor="white")
+    rate, first = figure.subplots(1, 2, sharey=True)
+    rate.barh(frame.index, frame["tokens/s"], color="#4477aa")
+    rate.bar_label(rate.containers[0], [f"{value:,.0f}" for value in frame["tokens/s"]], padding=3)
+    rate.set_xlim(0, 1.15 * frame["tokens/s"].max())
+    rate.set_title("tokens/s")
+    rate.invert_yaxis()
+    first.barh(frame.index, frame["first token p90"], color="#bbbbbb", label="p90")
+    first.barh(frame.index, frame["first token"], color="#4477aa", height=0.4, label="median")
+    first.set_title("seconds to first token")
+    first.legend(frameon=False)
+    return Picture(figure, frame.round(3).to_string())
+
+
+@dataclass(frozen=True)
+class BreakEven:
+    """From one embedded and one served run: when which of the two takes less of the card's time."""
+
+    tokens: float  # of one job, above which starting an engine for it pays; infinite where it never does
+    runs_a_day: float  # of a job like the measured one, above which embedded runs fill the card's day
+    share_of_start: float  # of the embedded job's time
+
+    def __repr__(self) -> str:
+        pays = f"from {self.tokens:,.0f} tokens on" if self.tokens < float("inf") else "never, by speed alone"
+        return (
+            f"Against a warm server, starting an engine for a job pays {pays}. "
+            f"The start is {self.share_of_start:.0%} of the job; {self.runs_a_day:,.0f} such runs fill a card's day; "
+            "for more, only a warm server keeps up."
+        )
+
+
+def break_even(embedded: Run, served: Run) -> BreakEven:
+    """The break-even points; the server is warm, the embedded engine starts for each job."""
+    gain = 1 / served.rate - 1 / embedded.rate  # seconds a token
+    whole = embedded.load_seconds + embedded.seconds
+    return BreakEven(
+        embedded.load_seconds / gain if gain > 0 else float("inf"), DAY / whole, embedded.load_seconds / whole
+    )

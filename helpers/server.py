@@ -1,0 +1,193 @@
+"""vLLM's OpenAI-compatible server beside a notebook: on loopback, with a key, and gone when the notebook is."""
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from helpers import devices, engine, failures, models, registry, start
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MODULE = "vllm.entrypoints.openai.api_server"  # the console script of the CPU build does not start
+NAME = "workbook"  # the model's name in requests
+GRACE = 15.0  # seconds that a server has to end by itself
+
+
+class ServerStartFailed(RuntimeError):
+    """The server did not get ready; the message says why and where its log is."""
+
+
+@dataclass
+class Server:
+    """A running server. `url` is the API's base, as OpenAI's clients want it."""
+
+    url: str
+    key: str = field(repr=False)
+    log: Path
+    start_seconds: float
+    process: subprocess.Popen = field(repr=False)
+
+    @property
+    def model(self) -> str:
+        """The name that requests give."""
+        return NAME
+
+    def alive(self) -> bool:
+        """Whether it still runs."""
+        return self.process.poll() is None
+
+    def metrics(self) -> "pd.DataFrame":
+        """What the server's /metrics says now: one row a sample, with its labels."""
+        import pandas as pd
+        from prometheus_client.parser import text_string_to_metric_families
+
+        text = get(self.url.removesuffix("/v1") + "/metrics", self.key)
+        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+        return pd.DataFrame([{"name": s.name, "labels": s.labels, "value": s.value} for s in samples])
+
+    def metric(self, name: str) -> float:
+        """The sum of a metric's samples; 0 when there are none."""
+        frame = self.metrics()
+        return float(frame.value[frame.name == name].sum())
+
+    def stop(self) -> None:
+        """Ends the server and every process of its group; safe to call twice."""
+        if self.process.stdin:
+            with contextlib.suppress(OSError):
+                self.process.stdin.close()  # what the watcher waits for
+        self.process.terminate()  # a fork of this process may hold the other end of it
+        self.process.wait(timeout=2 * GRACE)
+
+
+@contextmanager
+def serve(model: str | None = None, **engine_args: Any) -> Iterator[Server]:
+    """`with serve() as server:` runs vLLM's server for the block; see `start_server`."""
+    server = start_server(model, **engine_args)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def start_server(model: str | None = None, *, timeout: float = 600, **engine_args: Any) -> Server:
+    """Starts the server with the settings that `get_llm` would use, and waits until it has answered a request.
+
+    It listens on loopback only, on a free port, with a random key; its output goes to a log file. It is a process group
+    of its own that ends when this process does, however that happens. This process's offline engine is released first:
+    two engines on one device contend. Raises `ServerStartFailed` with the reason.
+    """
+    if engine.running():
+        print("The offline engine is released first: on one device two engines would contend for memory and cores.")
+        engine.release_llm()
+    name = model or models.model()
+    start.check_names(engine_args)
+    began, key = time.perf_counter(), secrets.token_urlsafe(24)
+    settings = models.config(name)
+    log = Path(tempfile.mkdtemp(prefix="vllm-server-")) / "server.log"
+    with registry.start_lock():
+        fitted = devices.engine_args(devices.machine(), models.weight_bytes(name), models.context_length(settings))
+        args = {name: value for name, value in (fitted | engine_args).items() if name != "use_tqdm_on_load"}
+        port = free_port()
+        process = _spawn([name_flag(name), *flags(args), "--host", "127.0.0.1", "--port", str(port)], key, log)
+        server = Server(f"http://127.0.0.1:{port}/v1", key, log, 0.0, process)
+        try:
+            _wait(server, {"model": name} | args, time.monotonic() + timeout)
+        except BaseException:
+            server.stop()
+            raise
+    server.start_seconds = time.perf_counter() - began
+    print(f"{start.short(name)} is served at {server.url} after {server.start_seconds:.0f} s; its log: {log.name}.")
+    return server
+
+
+def flags(args: dict[str, Any]) -> list[str]:
+    """Arguments of `vllm.LLM` as the server's command line has them."""
+    found = []
+    for name, value in args.items():
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(value, bool):
+            found.append(flag if value else f"--no-{name.replace('_', '-')}")
+        elif value is not None:
+            found += [flag, json.dumps(value) if isinstance(value, dict) else str(value)]
+    return found
+
+
+def name_flag(name: str) -> str:
+    """Which model, as one word."""
+    return f"--model={name}"
+
+
+def free_port() -> int:
+    """A port of the loopback on which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def get(url: str, key: str, body: dict | None = None, timeout: float = 60) -> str:
+    """One request with the standard library alone: what the server answers. Raises `OSError`."""
+    data = json.dumps(body).encode() if body is not None else None
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy has no business with the key
+    with direct.open(urllib.request.Request(url, data, headers), timeout=timeout) as answer:
+        return answer.read().decode()
+
+
+def _spawn(arguments: list[str], key: str, log: Path) -> subprocess.Popen:
+    """The watcher with the server under it; the key is in the environment, where `ps` does not show it."""
+    environment = os.environ | {"VLLM_API_KEY": key, "VLLM_LOGGING_LEVEL": "INFO"}
+    environment.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)  # the server needs its engine in a child
+    environment.pop("VLLM_LOGGING_CONFIG_PATH", None)
+    command = [sys.executable, "-m", MODULE, "--served-model-name", NAME, *arguments]
+    with log.open("wb") as file:
+        return subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("watch.py")), str(GRACE), *command],
+            stdin=subprocess.PIPE,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,  # an interrupt in the notebook is not the server's
+        )
+
+
+def _wait(server: Server, args: dict[str, Any], until: float) -> None:
+    """Until the server has answered one real request."""
+    request = {"model": NAME, "prompt": "Hello", "max_tokens": 1}
+    while time.monotonic() < until:
+        if not server.alive():
+            said = server.log.read_text(errors="replace")
+            raise ServerStartFailed(f"{_reason(said, args).rstrip('.')}. The whole log: {server.log}")
+        try:
+            get(f"{server.url}/completions", server.key, request)
+            return
+        except urllib.error.HTTPError as error:
+            if error.code < 500:
+                raise ServerStartFailed(
+                    f"The server refuses a first request ({error}). Its log: {server.log}"
+                ) from error
+        except OSError:
+            pass  # not there yet
+        time.sleep(0.2)
+    raise ServerStartFailed(f"The server did not get ready in time; see what it does in {server.log}")
+
+
+def _reason(said: str, args: dict[str, Any]) -> str:
+    """One sentence out of the log."""
+    errors = [line for line in said.splitlines() if "Error" in line]
+    return failures.explain(RuntimeError(errors[-1] if errors else "it ended without a word"), said, args).replace(
+        "The engine did not start", "The server did not start"
+    )

@@ -1,0 +1,128 @@
+"""The real server: who may ask, where it listens, and that it answers as the embedded engine does."""
+
+import asyncio
+import json
+import os
+import socket
+import urllib.error
+from pathlib import Path
+
+import psutil
+import pytest
+
+from helpers import compare, sampling, server
+from helpers.client import ask, client
+
+CHATS = [[{"role": "user", "content": f"Name a thing that is {word}."}] for word in ("red", "cold", "round", "loud")]
+
+
+def params(**settings):
+    from vllm import SamplingParams
+
+    return [SamplingParams(**({"temperature": 0, "max_tokens": 16} | settings)) for _ in CHATS]
+
+
+@pytest.fixture(scope="module")
+def embedded():
+    """What the embedded engine gives: with every field said, and with the temperature left to each side."""
+    from vllm import SamplingParams
+
+    from helpers import get_llm
+
+    llm = get_llm(max_model_len=512)
+    left_out = {"seed": 5, "max_tokens": 24}
+    return {
+        "greedy": compare.embedded(llm, CHATS, params(), 1.0),
+        "raw": compare.embedded(llm, CHATS, [SamplingParams(**left_out)] * 4, 1.0),
+        "merged": compare.embedded(llm, CHATS, [sampling.merged(llm, **left_out)] * 4, 1.0),
+        "generate": llm.generate([chat[0]["content"] for chat in CHATS], params()),
+    }
+
+
+@pytest.fixture(scope="module")
+def running(embedded, request):
+    """A server, started while the embedded engine is there; afterwards nothing of it may be left."""
+    before = set(os.listdir("/dev/shm"))
+    found = server.start_server(max_model_len=512)
+    yield found
+    family = [found.process.pid, *(p.pid for p in psutil.Process(found.process.pid).children(recursive=True))]
+    port = int(found.url.split(":")[2].split("/")[0])
+    found.stop()
+    assert not [pid for pid in family if psutil.pid_exists(pid)]
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", port)) != 0
+    assert set(os.listdir("/dev/shm")) <= before
+
+
+def test_the_offline_engine_was_released_first(running):
+    from helpers import engine
+
+    assert not engine.running() and running.alive() and running.start_seconds > 1
+
+
+@pytest.mark.parametrize("key", ["", "wrong"])
+def test_without_the_key_it_refuses(running, key):
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        server.get(f"{running.url}/models", key)
+    assert json.loads(server.get(f"{running.url}/models", running.key))["data"][0]["id"] == running.model
+
+
+def test_the_key_is_in_no_command_line_and_in_no_log(running):
+    family = [psutil.Process(running.process.pid), *psutil.Process(running.process.pid).children(recursive=True)]
+    assert not any(running.key in " ".join(process.cmdline()) for process in family)
+    assert running.key not in Path(running.log).read_text() and running.key not in repr(running)
+
+
+def test_the_api_listens_on_loopback_only(running):
+    family = [psutil.Process(running.process.pid), *psutil.Process(running.process.pid).children(recursive=True)]
+    sockets = [c for p in family for c in p.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
+    port = int(running.url.split(":")[2].split("/")[0])
+    assert {c.laddr.ip for c in sockets if c.laddr.port == port} == {"127.0.0.1"}
+
+
+def test_f1_equal_requests_give_equal_tokens(running, embedded):
+    for stream in (False, True):
+        served = asyncio.run(compare.served(running, CHATS, params(), concurrency=4, stream=stream))
+        assert compare.different(embedded["greedy"], served) == {"prompts": [], "tokens": []}
+        assert served.rate > 0 and len(served.first_token) == 4 * stream
+
+
+def test_b2_a_field_that_is_left_out_makes_them_differ(running, embedded):
+    async def without_temperature():
+        async with client(running, 4) as api:
+            return [await ask(api, chat, seed=5, max_tokens=24) for chat in CHATS]
+
+    tokens = [answer.token_ids for answer in asyncio.run(without_temperature())]
+    assert tokens == list(embedded["merged"].tokens) != list(embedded["raw"].tokens)
+
+
+def test_f1_the_same_text_through_generate_has_other_prompt_tokens(running, embedded):
+    served = asyncio.run(compare.served(running, CHATS, params(), concurrency=2))
+    generated = compare.Run(
+        "g", 1.0, 0.0, tuple(tuple(o.prompt_token_ids) for o in embedded["generate"]), served.tokens
+    )
+    assert compare.different(generated, served)["prompts"] == [0, 1, 2, 3]
+
+
+def test_an_answer_streams_and_a_cancelled_one_leaves_the_engine(running):
+    async def session():
+        async with client(running, 2) as api:
+            answer = await ask(api, CHATS[0], temperature=0, max_tokens=32, ignore_eos=True)
+            task = asyncio.create_task(ask(api, CHATS[0], temperature=0, max_tokens=400, ignore_eos=True))
+            while running.metric("vllm:num_requests_running") < 1:
+                await asyncio.sleep(0.05)
+            task.cancel()
+            for _ in range(200):
+                if running.metric("vllm:num_requests_running") == 0:
+                    return answer
+                await asyncio.sleep(0.05)
+            pytest.fail("it went on after its client had gone")
+
+    answer = asyncio.run(session())
+    assert answer.first_token < answer.seconds / 2 and len(answer.token_ids) == 32 and answer.finish_reason == "length"
+
+
+def test_metrics_are_a_frame(running):
+    frame = running.metrics()
+    assert {"vllm:num_requests_waiting", "vllm:generation_tokens_total"} <= set(frame.name)
+    assert running.metric("vllm:generation_tokens_total") > 0 and running.metric("no:such_metric") == 0
