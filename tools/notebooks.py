@@ -29,6 +29,8 @@ def run(path: Path) -> None:
         cell.metadata = nbformat.from_dict({"tags": cell.metadata["tags"]} if cell.metadata.get("tags") else {})
         if cell.cell_type == "code":
             cell.outputs = merged(cell.outputs)
+            for output in cell.outputs:  # without its kernel a widget is an error message; its text stays
+                output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
     nbformat.write(notebook, path)
 
 

@@ -42,3 +42,25 @@ def beside(token) -> dict[str, str]:
         "e => { const s = getComputedStyle(e, '::after');"
         "return {content: s.content, color: s.color, background: s.backgroundColor} }"
     )
+
+
+def test_the_decision_follows_its_controls(notebook):
+    page = notebook("08_offline_or_server.ipynb")
+    cell = page.locator(".jp-CodeCell", has_text="DecisionView()").last
+    cell.scroll_into_view_if_needed()
+    assert cell.get_by_text("Run this cell to change the case").count() == 1, (
+        "the saved text stands where the widget will be"
+    )
+    cell.locator(".cm-content").click()
+    page.keyboard.press("Control+Enter")
+    answer = cell.locator(".widget-html")
+    answer.get_by_text("Embed: LLM in the job's own process").wait_for(timeout=60_000)
+    cell.get_by_label("Somebody waits for answers").check()
+    answer.get_by_text("Both: a server for those who wait").wait_for(timeout=10_000)
+    cell.locator("select").select_option("others too")
+    answer.get_by_text("one more client, with a cap").first.wait_for(timeout=10_000)
+    number = cell.locator("input[type=number]").first
+    number.fill("-5")
+    number.press("Enter")
+    answer.get_by_text("a number of 0 or more, not -5").wait_for(timeout=10_000)
+    assert page.locator("[data-mime-type='application/vnd.jupyter.error']").count() == 0
