@@ -45,7 +45,8 @@ def with_denials(notebook) -> set[int]:
     return denials
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.apart
+@pytest.mark.parametrize("path", NOTEBOOKS[::-1], ids=lambda path: path.stem)  # the longest first
 def test_a_notebook_is_green_and_its_denied_proofs_are_red(path, tmp_path):
     notebook = nbformat.read(path, as_version=4)
     denials = with_denials(notebook)
