@@ -1,0 +1,46 @@
+"""A batch job on every GPU of this machine, one process each: `python examples/batch_job.py IN.jsonl OUT.jsonl`.
+
+A template: copy it and change what `shard` does. Run it again after any end; it does what is missing.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+
+from helpers import devices, get_llm, release_llm
+from helpers.jobs import merge, run_job
+
+
+def shard(number: int, count: int, source: str, sink: str) -> None:
+    """One process: its part of the rows, on its own GPU. Exits with 3 when the gate fails."""
+    if count > 1:  # before anything touches CUDA
+        given = os.environ.get("CUDA_VISIBLE_DEVICES")
+        os.environ["CUDA_VISIBLE_DEVICES"] = given.split(",")[number - 1] if given else str(number - 1)
+    llm = get_llm()
+    report = run_job(llm, source, sink, shard=(number, count), allow=("stop", "length"))
+    print(report)
+    release_llm()
+    sys.exit(report.exit_code())
+
+
+def main(source: str, sink: str) -> None:
+    """Starts the shards, waits for all, and joins their outputs."""
+    count = max(1, len(devices.machine().gpus))
+    context = multiprocessing.get_context("spawn")  # a forked process cannot use a GPU that its parent has used
+    workers = [context.Process(target=shard, args=(n, count, source, sink)) for n in range(1, count + 1)]
+    for worker in workers:
+        worker.start()
+    signal.signal(signal.SIGTERM, lambda *_: [worker.terminate() for worker in workers if worker.is_alive()])
+    for worker in workers:
+        worker.join()
+    codes = [128 - worker.exitcode if worker.exitcode < 0 else worker.exitcode for worker in workers]
+    if any(codes):  # a shard that was killed, or whose gate failed
+        sys.exit(max(codes))
+    print(f"{merge(source, sink, count):,} rows in {sink}")
+
+
+if __name__ == "__main__":  # spawned processes import this file again, and must not start the job there
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    main(*sys.argv[1:])
