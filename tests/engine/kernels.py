@@ -3,6 +3,7 @@
 import os
 import queue
 import signal
+import tempfile
 import time
 
 from jupyter_client.manager import KernelManager
@@ -23,7 +24,9 @@ class Kernel:
     """One kernel; `run` returns what a cell printed and, if it failed, the error's name and message."""
 
     def __init__(self, **environment: str):
-        self.manager = KernelManager(kernel_name="python3", transport="ipc")
+        # Sockets in a folder of their own: the usual names, in the working folder, are every other kernel's too.
+        self.folder = tempfile.TemporaryDirectory(prefix="kernel-")
+        self.manager = KernelManager(kernel_name="python3", transport="ipc", ip=f"{self.folder.name}/ipc")
         self.manager.start_kernel(env=os.environ | environment)
         self.client = self.manager.client()
         self.client.start_channels()
@@ -75,3 +78,4 @@ class Kernel:
     def __exit__(self, *_) -> None:
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
+        self.folder.cleanup()
