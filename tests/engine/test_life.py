@@ -34,7 +34,8 @@ def test_a1_an_interrupted_call_leaves_nothing(kernel):
 
 def test_a1_twice_and_in_a_loop_of_the_users_own(kernel):
     call = kernel.start(
-        'llm.enqueue(["long"] * 50, SamplingParams(max_tokens=1000))\nwhile True: llm.llm_engine.step()'
+        'llm.enqueue(["long"] * 50, SamplingParams(max_tokens=1000, ignore_eos=True))\n'
+        "while True: llm.llm_engine.step()"
     )
     time.sleep(2)
     kernel.interrupt()
