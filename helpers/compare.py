@@ -126,7 +126,7 @@ def draw(runs: Iterable[Run]) -> Picture:
     first.barh(frame.index, frame["first token p90"], color="#bbbbbb", label="p90")
     first.barh(frame.index, frame["first token"], color="#4477aa", height=0.4, label="median")
     first.set_title("seconds to first token")
-    first.legend(frameon=False)
+    first.legend(frameon=False, loc="lower right")
     return Picture(figure, frame.round(3).to_string())
 
 

@@ -87,7 +87,7 @@ class Report:
         figure.subplots_adjust(left=0.16, right=0.98, bottom=0.2, wspace=0.3)  # twice as fast as a layout engine
         reasons, lengths, rates = figure.subplots(1, 3)
         reasons.barh(list(self.ended), list(self.ended.values()), color="#4477aa")
-        reasons.set_title("rows")
+        reasons.set(title="rows", ylim=(-0.7, max(2, len(self.ended)) - 0.3))  # one bar is no wall
         lengths.hist(self.lengths, bins=30, color="#4477aa")
         lengths.set_title("completion tokens")
         points = np.array(self.rates or [(0, 0)])
