@@ -53,6 +53,17 @@ def forked(source: Path, sink: Path, engine: bool) -> int:
         os._exit(code)
 
 
+def waited(pid: int, seconds: float) -> int:
+    """The status with which a child ended by itself, or by the kill -9 that it gets after this time."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if (ended := os.waitpid(pid, os.WNOHANG))[0]:
+            return ended[1]
+        time.sleep(0.002)
+    os.kill(pid, signal.SIGKILL)
+    return os.waitpid(pid, 0)[1]
+
+
 def answers(sink: Path) -> dict[str, str]:
     """The texts by id."""
     return {
@@ -93,10 +104,8 @@ def main(kills: int, seed: int, engine: bool) -> dict[str, int]:
             while not sink.exists():
                 before = whole_lines(journal)[0]
                 pid = forked(source, sink, engine)
-                time.sleep(chance.uniform(0, takes) if found["kills"] < kills else 0)
-                if found["kills"] < kills:
-                    os.kill(pid, signal.SIGKILL)
-                ended = os.waitpid(pid, 0)[1]
+                # When all kills are done, a child has all the time it needs; a fork may still inherit a lock and hang.
+                ended = waited(pid, chance.uniform(0, takes) if found["kills"] < kills else 20 * takes)
                 found["kills"] += ended == signal.SIGKILL
                 found["failed"] += ended not in (0, signal.SIGKILL)
                 ids, torn = whole_lines(journal)
@@ -108,6 +117,7 @@ def main(kills: int, seed: int, engine: bool) -> dict[str, int]:
             found["doubled"] += len(job_fakes.read(sink)) - len(got)
             found["different"] += sum(text != got.get(name) for name, text in expected.items())
             found["rounds"] += 1
+            print(f"round {found['rounds']}: {dict(found)}", file=sys.stderr, flush=True)
     return dict(found)
 
 
