@@ -53,7 +53,17 @@ def reap() -> None:
 def main(grace: float, command: list[str]) -> None:
     """Never returns: exits with the command's status, or 0 after it was ended."""
     ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: grandchildren are reaped here
+    started: list[int] = []
+
+    def stop(*_: object) -> None:
+        for group in started:
+            end(group, grace)
+        os._exit(0)
+
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, stop)  # before the child can be seen
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=die_with_parent)
+    started.append(child.pid)
 
     def follow() -> None:
         code = child.wait()
@@ -61,8 +71,6 @@ def main(grace: float, command: list[str]) -> None:
         os._exit(code if code >= 0 else 128 - code)
 
     threading.Thread(target=follow, daemon=True).start()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, lambda *_: (end(child.pid, grace), os._exit(0)))
     parent = os.getppid()
     while os.getppid() == parent and not select.select([0], [], [], 1.0)[0]:  # readable: it was closed
         pass
