@@ -86,21 +86,27 @@ def write(path: Path, lengths: list[int]) -> Path:
 
 def run_batch(source: Path, folder: str, slots: int) -> float:
     """Seconds of vLLM's own command for these rows, without its start."""
-    from helpers import devices, models
+    from helpers import devices, models, server
 
     name = models.model()
     settings = models.config(name)
     args = devices.engine_args(devices.machine(), models.weight_bytes(name), models.context_length(settings))
     args.pop("use_tqdm_on_load")
-    flags = ["--enforce-eager"] if args.pop("enforce_eager") else []
-    flags += [part for key, value in args.items() for part in (f"--{key.replace('_', '-')}", str(value))]
     one = Path(folder, "one.jsonl")
     one.write_text(source.read_text().splitlines()[0] + "\n")
     seconds = {}
     for path in (one, source):
         out = Path(folder, f"batch-{path.name}")
         command = [sys.executable, "-m", "vllm.entrypoints.openai.run_batch", "-i", str(path), "-o", str(out)]
-        command += ["--model", name, "--served-model-name", "workbook", "--max-num-seqs", str(slots), *flags]
+        command += [
+            "--model",
+            name,
+            "--served-model-name",
+            "workbook",
+            "--max-num-seqs",
+            str(slots),
+            *server.flags(args),
+        ]
         seconds[path] = timed(lambda command=command: subprocess.run(command, check=True, capture_output=True))
         failed = [line for line in out.read_text().splitlines() if json.loads(line)["error"]]
         assert not failed, failed[0]

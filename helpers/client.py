@@ -3,16 +3,13 @@
 import asyncio
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import openai
 
-from helpers.server import Server
-
-if TYPE_CHECKING:
-    import pandas as pd
+from helpers.server import NAME, Server
 
 RETRIES, TIMEOUT = 4, 600.0  # openai's client waits longer from one retry to the next
 
@@ -47,7 +44,7 @@ async def ask(api: openai.AsyncOpenAI, messages: list[dict], *, stream: bool = T
     costly for a batch. Without, `first_token` is NaN.
     """
     more = {name: settings.pop(name) for name in list(settings) if name not in _OPENAI} | {"return_token_ids": True}
-    given = {"model": "workbook", "messages": messages, "extra_body": more, **settings}
+    given = {"model": NAME, "messages": messages, "extra_body": more, **settings}
     start = time.perf_counter()
     if not stream:
         whole = await api.chat.completions.create(**given)
@@ -90,14 +87,6 @@ async def closed_loop(
         async with asyncio.TaskGroup() as group:  # the first failure ends the others
             tasks = [group.create_task(one(*pair)) for pair in zip(conversations, settings, strict=True)]
         return [task.result() for task in tasks]
-
-
-def frame(answers: Iterable[Answer]) -> "pd.DataFrame":
-    """One row a request: tokens, finish reason, time to first token, seconds."""
-    import pandas as pd
-
-    rows = [(len(a.prompt_ids), len(a.token_ids), a.finish_reason, a.first_token, a.seconds) for a in answers]
-    return pd.DataFrame(rows, columns=["prompt_tokens", "tokens", "finish_reason", "first_token", "seconds"])
 
 
 _OPENAI = (

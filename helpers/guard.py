@@ -46,7 +46,7 @@ class Guard:
 
     def alive(self) -> bool:
         """Whether the engine still runs; one in a child process can die without this process."""
-        return not getattr(getattr(self._engine.engine_core, "resources", None), "engine_dead", False)
+        return alive(self._engine)
 
     def pending(self) -> set[str]:
         """Internal ids of the requests that are in the engine."""
@@ -123,6 +123,11 @@ class Guard:
         finally:
             signal.signal(signal.SIGINT, usual)
             self._depth, self._presses = 0, 0
+
+
+def alive(engine) -> bool:
+    """Whether vLLM's engine still runs; False only for one in a child process that has died."""
+    return not getattr(getattr(engine.engine_core, "resources", None), "engine_dead", False)
 
 
 def _without_bar(signature: inspect.Signature, args: tuple, kwargs: dict) -> dict:

@@ -102,7 +102,7 @@ def start_server(model: str | None = None, *, timeout: float = 600, **engine_arg
         fitted = devices.engine_args(devices.machine(), models.weight_bytes(name), models.context_length(settings))
         args = {name: value for name, value in (fitted | engine_args).items() if name != "use_tqdm_on_load"}
         port = free_port()
-        process = _spawn([name_flag(name), *flags(args), "--host", "127.0.0.1", "--port", str(port)], key, log)
+        process = _spawn(["--model", name, *flags(args), "--host", "127.0.0.1", "--port", str(port)], key, log)
         server = Server(f"http://127.0.0.1:{port}/v1", key, log, 0.0, process)
         try:
             _wait(server, {"model": name} | args, time.monotonic() + timeout)
@@ -124,11 +124,6 @@ def flags(args: dict[str, Any]) -> list[str]:
         elif value is not None:
             found += [flag, json.dumps(value) if isinstance(value, dict) else str(value)]
     return found
-
-
-def name_flag(name: str) -> str:
-    """Which model, as one word."""
-    return f"--model={name}"
 
 
 def free_port() -> int:

@@ -2,6 +2,7 @@
 
 import base64
 import html
+import signal
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ class Report:
     def exit_code(self) -> int:
         """0, 3 when the gate fails, or 128 and the signal's number as shells have it."""
         if self.stopped:
-            return 128 + {"SIGINT": 2, "SIGTERM": 15}[self.stopped]
+            return 128 + signal.Signals[self.stopped].value
         return 0 if self.passed else 3
 
     def sentences(self) -> list[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from helpers.guard import alive
 from helpers.jobs import journal as journals
 from helpers.jobs import keys, results
 from helpers.jobs.journal import Journal, Policy
@@ -138,7 +139,7 @@ class _Run:
                 "run the same command again to go on."
             ) from error
         finally:
-            if running and not _dead(engine):
+            if running and alive(engine):
                 engine.abort_request(list(running))
         if stop:
             self.stopped = stop.by.name
@@ -224,10 +225,6 @@ def _name(piece: bytes | dict) -> str | None:
         return identity(decoded(piece))
     except BadRow:
         return None
-
-
-def _dead(engine) -> bool:
-    return bool(getattr(getattr(engine.engine_core, "resources", None), "engine_dead", False))
 
 
 def _fatal(error: Exception) -> bool:

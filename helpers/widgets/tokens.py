@@ -34,9 +34,8 @@ class TokenView:
             f'<p class="token-view">{"".join(_span(token) for token in part.itertuples())}</p>'
             for _, part in self.frame.groupby(["request_id", "index"], sort=False)
         ]
-        room = (
-            18 * self.frame.alternatives.str.len().max() + 16 if len(self.frame) else 0
-        )  # px, for the last line's box
+        # Room in px for the box of the last line's tokens.
+        room = 18 * self.frame.alternatives.str.len().max() + 16 if len(self.frame) else 0
         return f'{_STYLE}{"".join(texts)}<div style="height: {room}px"></div>'
 
     def __repr__(self) -> str:
