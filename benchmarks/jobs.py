@@ -2,6 +2,7 @@
 
 Lengths have a long tail, as real data has. Every way runs the same engine settings; the job and the raw call alternate,
 and medians are printed. `run-batch` runs in processes of its own: its start, measured with one row, is taken off.
+At the end, both as the commands that a user types, with their starts.
 """
 
 import json
@@ -54,12 +55,21 @@ def main() -> None:
                     seconds[name].append(timed(way))
                     print(f"  {name}: {seconds[name][-1]:.2f} s", flush=True)
         release_llm()
-        seconds["vllm run-batch"] = [run_batch(source, folder, slots)]
+        batch = run_batch_command(slots)
+        commands = {
+            "vllm run-batch": timed(lambda: batch(source)),
+            "this job": timed(lambda: job_command(source, slots)),
+        }
+        one = Path(folder, "one.jsonl")
+        one.write_text(source.read_text().splitlines()[0] + "\n")
+        seconds["vllm run-batch"] = [commands["vllm run-batch"] - timed(lambda: batch(one))]
     base = statistics.median(seconds["raw chat()"])
     print(f"{rows} rows, {tokens:,} tokens, lengths {min(lengths)} to {max(lengths)}, {slots} slots")
     for name, times in seconds.items():
         middle = statistics.median(times)
         print(f"  {name:22} {tokens / middle:9,.0f} tokens/s   {base / middle:5.2f} of raw")
+    for name, whole in commands.items():
+        print(f"  the command of {name}, with its start: {whole:.1f} s")
 
 
 def long_tailed(rows: int, median: int) -> list[int]:
@@ -84,33 +94,35 @@ def write(path: Path, lengths: list[int]) -> Path:
     return path
 
 
-def run_batch(source: Path, folder: str, slots: int) -> float:
-    """Seconds of vLLM's own command for these rows, without its start."""
+def run_batch_command(slots: int):
+    """vLLM's own command for a file of rows, with the settings of this process's engine."""
     from helpers import devices, models, server
 
     name = models.model()
     settings = models.config(name)
     args = devices.engine_args(devices.machine(), models.weight_bytes(name), models.context_length(settings))
     args.pop("use_tqdm_on_load")
-    one = Path(folder, "one.jsonl")
-    one.write_text(source.read_text().splitlines()[0] + "\n")
-    seconds = {}
-    for path in (one, source):
-        out = Path(folder, f"batch-{path.name}")
-        command = [sys.executable, "-m", "vllm.entrypoints.openai.run_batch", "-i", str(path), "-o", str(out)]
-        command += [
-            "--model",
-            name,
-            "--served-model-name",
-            "workbook",
-            "--max-num-seqs",
-            str(slots),
-            *server.flags(args),
-        ]
-        seconds[path] = timed(lambda command=command: subprocess.run(command, check=True, capture_output=True))
+    flags = ["--model", name, "--served-model-name", "workbook", "--max-num-seqs", str(slots), *server.flags(args)]
+
+    def run(source: Path) -> None:
+        out = source.with_name(f"batch-{source.name}")
+        run_quietly("vllm.entrypoints.openai.run_batch", "-i", source, "-o", out, *flags)
         failed = [line for line in out.read_text().splitlines() if json.loads(line)["error"]]
         assert not failed, failed[0]
-    return seconds[source] - seconds[one]
+
+    return run
+
+
+def job_command(source: Path, slots: int) -> None:
+    """This job's command for a file of rows."""
+    out = source.with_name("job.jsonl")
+    run_quietly("helpers.jobs", "run", source, out, "--allow", "length", "--engine", f"max_num_seqs={slots}")
+
+
+def run_quietly(module: str, *arguments: object) -> None:
+    """A module as a command; its output is shown when it fails."""
+    done = subprocess.run([sys.executable, "-m", module, *map(str, arguments)], capture_output=True, text=True)
+    assert not done.returncode, done.stderr[-3000:]
 
 
 def timed(work) -> float:

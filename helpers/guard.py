@@ -132,6 +132,8 @@ def alive(engine) -> bool:
 
 def _without_bar(signature: inspect.Signature, args: tuple, kwargs: dict) -> dict:
     """`kwargs`, with use_tqdm off where the method has it and the caller left it out."""
+    if "use_tqdm" in kwargs:
+        return kwargs
     try:
         given = signature.bind(*args, **kwargs).arguments
     except TypeError:

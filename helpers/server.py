@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from helpers import devices, engine, failures, models, registry, start
+from helpers import engine, failures, models, registry, start
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,7 +88,7 @@ def start_server(model: str | None = None, *, timeout: float = 600, **engine_arg
 
     It listens on loopback only, on a free port, with a random key; its output goes to a log file. It is a process group
     of its own that ends when this process does, however that happens. This process's offline engine is released first:
-    two engines on one device contend. Raises `ServerStartFailed` with the reason.
+    two engines on one device contend. Raises `ServerStartFailed` with the reason, or `EngineStartFailed`.
     """
     if engine.running():
         print("The offline engine is released first: on one device two engines would contend for memory and cores.")
@@ -99,7 +99,7 @@ def start_server(model: str | None = None, *, timeout: float = 600, **engine_arg
     settings = models.config(name)
     log = Path(tempfile.mkdtemp(prefix="vllm-server-")) / "server.log"
     with registry.start_lock():
-        fitted = devices.engine_args(devices.machine(), models.weight_bytes(name), models.context_length(settings))
+        fitted = start.fit(name, settings, engine_args)
         args = {name: value for name, value in (fitted | engine_args).items() if name != "use_tqdm_on_load"}
         port = free_port()
         process = _spawn(["--model", name, *flags(args), "--host", "127.0.0.1", "--port", str(port)], key, log)

@@ -3,8 +3,8 @@
 import errno
 import mmap
 import os
+import struct
 import time
-from array import array
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,6 +19,8 @@ from filelock import FileLock, Timeout
 Policy = Literal["row", "seconds", "off"]
 STATUSES = ("done", "rejected", "failed")
 _ROW, _JOB, _SETTINGS = b',"row":', b'{"job":', b'{"settings":'
+_RECORD = struct.Struct("=24sqIHB")
+_FIELDS = np.dtype([("keys", ">u8", 3), ("offsets", "i8"), ("tokens", "u4"), ("reasons", "u2"), ("status", "u1")])
 
 
 class JournalProblem(RuntimeError):
@@ -177,9 +179,7 @@ def read(path: Path) -> Entries:
 
     Lines that are damaged, and rows before any readable job line, are passed over: they count as missing.
     """
-    found, keys = Entries(), bytearray()
-    status, offsets, reasons, tokens = array("B"), array("q"), array("H"), array("L")
-    names: dict[str, int] = {}
+    found, records, names = Entries(), bytearray(), {}
     decoder, places = msgspec.json.Decoder(Head), {name: place for place, name in enumerate(STATUSES)}
     if not Path(path).exists():
         return found
@@ -192,23 +192,19 @@ def read(path: Path) -> Entries:
                     head = decoder.decode(data[:cut] + b"}")
                     key, place = bytes.fromhex(head.key), places[head.status]
                     if len(key) == 24 and found.job and crc32(data[cut + len(_ROW) : -2]) == head.crc:
-                        keys += key
-                        status.append(place)
-                        offsets.append(offset)
-                        reasons.append(names.setdefault(head.reason, len(names)))
-                        tokens.append(head.tokens)
+                        reason = names.setdefault(head.reason, len(names))
+                        records += _RECORD.pack(key, offset, head.tokens, reason, place)
                 elif data.startswith(_JOB):
                     job = msgspec.json.decode(data)["job"]
-                    if job != found.job:  # what was done for another job does not count
-                        for kept in (keys, status, offsets, reasons, tokens):
-                            del kept[:]
+                    if job != found.job:
+                        records.clear()  # what was done for another job does not count
                     found.job = job
-            except (msgspec.MsgspecError, ValueError, KeyError, OverflowError):
+            except (msgspec.MsgspecError, ValueError, KeyError, struct.error):
                 pass
             offset += len(data)
-    found.keys = np.frombuffer(keys, ">u8").astype(np.uint64).reshape(-1, 3)
-    found.status, found.offsets = np.array(status, np.uint8), np.array(offsets, np.int64)
-    found.reasons, found.tokens = np.array(reasons, np.uint16), np.array(tokens, np.uint32)
+    kept = np.frombuffer(records, _FIELDS)
+    found.keys = kept["keys"].astype(np.uint64)
+    found.offsets, found.tokens, found.reasons, found.status = (kept[name] for name in _FIELDS.names[1:])
     found.names = list(names)
     return found
 

@@ -1,9 +1,8 @@
 """What makes a row the same row: its id, and a hash of everything that decides its result."""
 
-import hashlib
-from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -45,17 +44,20 @@ class Index:
     def __len__(self) -> int:
         return len(self.ids)
 
+    def digest(self, place: int) -> bytes:
+        """What `look` said of the row at this place."""
+        return np.array([self.ids[place], self.raws[place]], ">u8").tobytes()
+
 
 def index(source: Source) -> Index:
     """Reads the whole input once. Raises `DuplicateIds`, naming some."""
-    ids, raws, styles = array("Q"), array("Q"), []
+    digests, first = bytearray(), None
     for number, piece in pieces(source):
-        name, raw, batch = look(piece, number)
-        ids.append(name)
-        raws.append(raw)
-        if not styles:
-            styles.append(batch)
-    found = Index(np.array(ids, np.uint64), np.array(raws, np.uint64), any(styles))
+        digest, batch = look(piece, number)
+        digests += digest
+        first = batch if first is None else first
+    ids, raws = np.frombuffer(digests, ">u8").astype(np.uint64).reshape(-1, 2).T
+    found = Index(ids, raws, bool(first))
     order = np.argsort(found.ids, kind="stable")
     again = order[1:][found.ids[order][1:] == found.ids[order][:-1]]
     if len(again):
@@ -72,18 +74,21 @@ def pieces(source: Source) -> Iterator[tuple[int, bytes | dict]]:
 
 def hash64(data: bytes) -> int:
     """64 bits; two of a million rows collide with a probability of 3e-8."""
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest())
+    return int.from_bytes(_digest(data))
 
 
 def id_hash(name: str) -> int:
     """Of a row's id."""
-    return hash64(b"i" + name.encode("utf-8", "surrogatepass"))
+    return int.from_bytes(_id_digest(name))
 
 
 def content_hash(raw: dict[str, Any]) -> int:
     """Of everything in a row but its id, however its JSON was written."""
-    rest = {key: value for key, value in raw.items() if key not in _ID_FIELDS}
-    return hash64(msgspec.json.encode(rest, order="sorted"))
+    return hash64(_content(raw))
+
+
+def _content(raw: dict[str, Any]) -> bytes:
+    return msgspec.json.encode({key: value for key, value in raw.items() if key not in _ID_FIELDS}, order="sorted")
 
 
 def content(piece: bytes | dict) -> int:
@@ -125,24 +130,32 @@ def _samples(path: Path) -> bytes:
 
 
 def _hex(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=8).hexdigest()
+    return _digest(data).hex()
 
 
-def look(piece: bytes | dict, number: int) -> tuple[int, int, bool]:
-    """Hashes of a row's id and of its bytes, and whether it is in OpenAI's format."""
+def _digest(data: bytes) -> bytes:
+    return blake2b(data, digest_size=8).digest()
+
+
+def _id_digest(name: str) -> bytes:
+    return _digest(b"i" + name.encode("utf-8", "surrogatepass"))
+
+
+def look(piece: bytes | dict, number: int) -> tuple[bytes, bool]:
+    """16 bytes, the hashes of a row's id and of how it is written, and whether it is in OpenAI's format."""
     try:
         if isinstance(piece, bytes):
             ids = _DECODER.decode(piece)
             batch = ids.custom_id is not msgspec.UNSET
             name = ids.custom_id if batch else ids.id
             if name and isinstance(name, str) and len(name) <= LONGEST_ID:
-                return id_hash(name), hash64(piece.strip()), batch
+                return _id_digest(name) + _digest(piece.strip()), batch
         raw = decoded(piece)
-        written = hash64(piece.strip()) if isinstance(piece, bytes) else content_hash(raw)
-        return id_hash(identity(raw)), written, "custom_id" in raw
+        written = _digest(piece.strip() if isinstance(piece, bytes) else _content(raw))
+        return _id_digest(identity(raw)) + written, "custom_id" in raw
     except (BadRow, msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError):
         data = piece if isinstance(piece, bytes) else repr(piece).encode("utf-8", "surrogatepass")
-        return hash64(b"n%d" % number), hash64(data), False  # without an id, its place stands for it
+        return _digest(b"n%d" % number) + _digest(data), False  # without an id, its place stands for it
 
 
 def _duplicates(source: Source, repeated: set[int]) -> str:

@@ -100,7 +100,7 @@ def rows(source: Source, found: Index, todo: np.ndarray) -> Iterator[tuple[int, 
         if place >= len(found):
             break
         if todo[place]:
-            if keys.look(piece, number)[:2] != (found.ids[place], found.raws[place]):
+            if keys.look(piece, number)[0] != found.digest(place):
                 raise SourceProblem(f"Row {number} of {source.name} changed while the job ran: {_AGAIN}")
             yield place, number, piece
     if place + 1 < len(found):

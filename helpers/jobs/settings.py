@@ -28,7 +28,7 @@ IGNORED = (
 )
 
 
-class Settings(Struct, forbid_unknown_fields=True):
+class Settings(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """The fields that a row may set, with types and ranges; others are refused, so that none is silently ignored."""
 
     n: Annotated[int, Meta(ge=1, le=128)] | None = None
@@ -79,16 +79,12 @@ def sampling_params(row: Row, common: dict[str, Any], override: dict[str, Any], 
     As with the server, a row without max_tokens may fill the context. A row that samples and has no seed gets one from
     (`seed`, id), which a resume, another order or another number of shards does not change. Raises `BadRow`.
     """
-    from vllm import SamplingParams
+    from vllm.sampling_params import SamplingParams  # not from vllm, which looks it up anew: this is once a row
 
     own = {name: value for name, value in row.settings.items() if value is not None}
     fields = checked(_one_limit(common) | _one_limit(own) | _one_limit(override))
-    values = {
-        name: value
-        for name in Settings.__struct_fields__
-        if name not in _NAMED and (value := getattr(fields, name)) is not None
-    }
-    values["max_tokens"] = fields.max_tokens
+    values = {name: value for name, value in msgspec.to_builtins(fields).items() if name not in _NAMED}
+    values.setdefault("max_tokens", None)
     if (asked := _logprobs(fields)) is not None:
         values["logprobs"] = asked
     if shape := _structure(fields):
@@ -115,8 +111,10 @@ def one_line(error: BaseException) -> str:
 
 def _one_limit(given: dict[str, Any]) -> dict[str, Any]:
     """max_completion_tokens under its other name, so that a later layer's limit replaces an earlier one's."""
+    if "max_completion_tokens" not in given:
+        return given
     rest = {name: value for name, value in given.items() if name != "max_completion_tokens"}
-    most = given.get("max_completion_tokens")
+    most = given["max_completion_tokens"]
     return rest if most is None else rest | {"max_tokens": most}
 
 
