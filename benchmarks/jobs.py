@@ -1,12 +1,13 @@
 """The batch job against one raw `chat()`, a chunked loop and vLLM's `run-batch`, on the same rows in one run.
 
 Lengths have a long tail, as real data has. Every way runs the same engine settings; the job and the raw call alternate,
-and medians are printed. `run-batch` runs in processes of its own: its start, measured with one row, is taken off.
-At the end, both as the commands that a user types, with their starts.
+and medians are printed. At the end this job and vLLM's `run-batch` as commands that a user types: with their starts,
+and the time that each says it worked. Run it alone; VLLM_ENABLE_V1_MULTIPROCESSING=1 has every engine in a child.
 """
 
 import json
 import random
+import re
 import statistics
 import subprocess
 import sys
@@ -17,12 +18,13 @@ from pathlib import Path
 from helpers import get_llm, release_llm, workload
 from helpers.jobs import run_job
 
-ROUNDS = 3
+ROUNDS = 5
 
 
 def main() -> None:
     size = workload()
-    rows, slots = 6 * size.prompts, size.prompts // 2
+    slots = size.prompts // 2
+    rows = 6 * slots
     lengths = long_tailed(rows, median=max(16, size.tokens // 4))
     tokens = sum(lengths)
     with tempfile.TemporaryDirectory() as folder:
@@ -55,21 +57,15 @@ def main() -> None:
                     seconds[name].append(timed(way))
                     print(f"  {name}: {seconds[name][-1]:.2f} s", flush=True)
         release_llm()
-        batch = run_batch_command(slots)
-        commands = {
-            "vllm run-batch": timed(lambda: batch(source)),
-            "this job": timed(lambda: job_command(source, slots)),
-        }
-        one = Path(folder, "one.jsonl")
-        one.write_text(source.read_text().splitlines()[0] + "\n")
-        seconds["vllm run-batch"] = [commands["vllm run-batch"] - timed(lambda: batch(one))]
+        commands = {"vllm run-batch": run_batch(source, rows, slots), "the job's command": job_command(source, slots)}
     base = statistics.median(seconds["raw chat()"])
+    seconds |= {name: [working] for name, (_, working) in commands.items()}
     print(f"{rows} rows, {tokens:,} tokens, lengths {min(lengths)} to {max(lengths)}, {slots} slots")
     for name, times in seconds.items():
         middle = statistics.median(times)
-        print(f"  {name:22} {tokens / middle:9,.0f} tokens/s   {base / middle:5.2f} of raw")
-    for name, whole in commands.items():
-        print(f"  the command of {name}, with its start: {whole:.1f} s")
+        print(f"  {name:22} {tokens / middle:9,.0f} tokens/s   {base / middle:5.2f} of raw   ({spread(times)} s)")
+    for name, (whole, _) in commands.items():
+        print(f"  {name} with its start: {whole:.1f} s")
 
 
 def long_tailed(rows: int, median: int) -> list[int]:
@@ -94,8 +90,8 @@ def write(path: Path, lengths: list[int]) -> Path:
     return path
 
 
-def run_batch_command(slots: int):
-    """vLLM's own command for a file of rows, with the settings of this process's engine."""
+def run_batch(source: Path, rows: int, slots: int) -> tuple[float, float]:
+    """Seconds of vLLM's own command, with the settings of this process's engine, and those that its bar shows."""
     from helpers import devices, models, server
 
     name = models.model()
@@ -103,26 +99,33 @@ def run_batch_command(slots: int):
     args = devices.engine_args(devices.machine(), models.weight_bytes(name), models.context_length(settings))
     args.pop("use_tqdm_on_load")
     flags = ["--model", name, "--served-model-name", "workbook", "--max-num-seqs", str(slots), *server.flags(args)]
-
-    def run(source: Path) -> None:
-        out = source.with_name(f"batch-{source.name}")
-        run_quietly("vllm.entrypoints.openai.run_batch", "-i", source, "-o", out, *flags)
-        failed = [line for line in out.read_text().splitlines() if json.loads(line)["error"]]
-        assert not failed, failed[0]
-
-    return run
+    out = source.with_name("batch.jsonl")
+    whole, said = run_quietly("vllm.entrypoints.openai.run_batch", "-i", source, "-o", out, *flags)
+    failed = [line for line in out.read_text().splitlines() if json.loads(line)["error"]]
+    assert not failed, failed[0]
+    [rate, unit] = re.findall(rf"{rows}/{rows} \[.*, *([0-9.]+)(req/s|s/req)\]", said)[-1]
+    return whole, rows / float(rate) if unit == "req/s" else rows * float(rate)
 
 
-def job_command(source: Path, slots: int) -> None:
-    """This job's command for a file of rows."""
+def job_command(source: Path, slots: int) -> tuple[float, float]:
+    """Seconds of this job's command, and those without the engine's start."""
     out = source.with_name("job.jsonl")
-    run_quietly("helpers.jobs", "run", source, out, "--allow", "length", "--engine", f"max_num_seqs={slots}")
+    whole, _ = run_quietly("helpers.jobs", "run", source, out, "--allow", "length", "--engine", f"max_num_seqs={slots}")
+    report = json.loads(Path(f"{out}.report.json").read_text())
+    return whole, report["seconds"] - report["load_seconds"]
 
 
-def run_quietly(module: str, *arguments: object) -> None:
-    """A module as a command; its output is shown when it fails."""
+def run_quietly(module: str, *arguments: object) -> tuple[float, str]:
+    """Seconds of a module run as a command, and what it wrote; that is shown when it fails."""
+    start = time.perf_counter()
     done = subprocess.run([sys.executable, "-m", module, *map(str, arguments)], capture_output=True, text=True)
     assert not done.returncode, done.stderr[-3000:]
+    return time.perf_counter() - start, done.stderr
+
+
+def spread(times: list[float]) -> str:
+    """The fastest and the slowest."""
+    return f"{min(times):.1f} to {max(times):.1f}" if len(times) > 1 else f"{times[0]:.1f}"
 
 
 def timed(work) -> float:

@@ -26,6 +26,8 @@ from helpers.timeline import short
 if TYPE_CHECKING:
     from vllm import LLM
 
+REFILLS = 8  # of a window: rows prepared one after another cost less than one after each step
+
 
 class JobStopped(RuntimeError):
     """The engine failed; every row that was finished is in the journal."""
@@ -116,10 +118,12 @@ class _Run:
         """Keeps `window` requests in the engine until the rows are used up or a stop is asked for."""
         engine, running, start = llm.llm_engine, {}, time.perf_counter()
         common = llm.llm_engine.model_config.get_diff_sampling_param() | self.job["defaults"]
+        low = window - max(1, window // REFILLS)
         try:
             while not stop:
-                while not stop and len(running) < window and (item := next(rows, None)) is not None:
-                    self._start(llm, item, common, running, bar)
+                if len(running) <= low:
+                    while not stop and len(running) < window and (item := next(rows, None)) is not None:
+                        self._start(llm, item, common, running, bar)
                 if not running:
                     break
                 for output in engine.step():

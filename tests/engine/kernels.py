@@ -56,6 +56,13 @@ class Kernel:
             elif kind == "status" and content["execution_state"] == "idle":
                 return text, error
 
+    def first_words(self, message: str, timeout: float = 240) -> str:
+        """Waits for the first text that a running cell prints."""
+        while True:
+            reply = self.client.get_iopub_msg(timeout=timeout)
+            if reply["parent_header"].get("msg_id") == message and reply["msg_type"] == "stream":
+                return reply["content"]["text"]
+
     def run(self, code: str, timeout: float = 240) -> tuple[str, str]:
         return self.result(self.start(code), timeout)
 
