@@ -21,8 +21,8 @@ test: setup lint  ## everything: units, the real engine, the notebooks, a browse
 test-fast: setup lint  ## the units alone
 	@$(BIN)/python -m pytest tests/unit
 
-chaos: setup  ## kills a job 2,000 times, and 100 times on the real engine (half an hour)
-	@CHAOS=1 $(BIN)/python -m pytest -s tests/chaos/test_job_chaos.py
+chaos: setup  ## kills a job 2,000 times, 100 times on the real engine, and a real server in five ways (half an hour)
+	@CHAOS=1 $(BIN)/python -m pytest -s tests/chaos/test_job_chaos.py tests/engine/test_server_life.py
 
 lint:
 	@$(BIN)/ruff check -q . && $(BIN)/ruff format -q --check .

@@ -58,6 +58,10 @@ async def served(server, chats, params, tiny, embedded, small) -> None:
         f"  requests of one token: {1000 * small.seconds / rows:.2f} ms each embedded, "
         f"{1000 * requests.seconds / rows:.2f} ms served"
     )
+    whole, added = embedded.seconds, requests.seconds - small.seconds
+    print(
+        f"  without overlap {whole / (whole + added):.2f} can be expected, {best.rate / embedded.rate:.2f} were reached"
+    )
     apart = compare.different(embedded, await compare.served(server, chats, params, rows))
     print(f"  other prompts: {len(apart['prompts'])}; other greedy tokens: {len(apart['tokens'])} of {rows}")
     print(f"  {compare.break_even(embedded, best)}")

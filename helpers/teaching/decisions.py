@@ -58,7 +58,7 @@ WARM = Decision(
     "Server: send the job to an endpoint that is warm already.",
     "Starting an engine costs more than the work it would do, so the job is a client of a warm server, with hundreds "
     "of requests in flight and a pool that allows them.",
-    "a few per cent of throughput and somebody else's queue, for no start, and metrics while it runs.",
+    "some throughput and somebody else's queue, for no start, and metrics while it runs.",
     "paying weights and profiling every time, or a client that lets the batch run empty.",
 )
 SEEN = Decision(

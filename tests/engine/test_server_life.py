@@ -18,7 +18,7 @@ from helpers import server
 server.MODULE = {module!r}
 """
 CELL = """
-with server.serve(max_model_len=256) as running:
+with server.serve() as running:
     {body}
 running.stop()
 print("alive:", running.alive())
