@@ -89,7 +89,7 @@ class Report:
         reasons, lengths, rates = figure.subplots(1, 3)
         reasons.barh(list(self.ended), list(self.ended.values()), color="#4477aa")
         reasons.set(title="rows", ylim=(-0.7, max(2, len(self.ended)) - 0.3))  # one bar is no wall
-        lengths.hist(self.lengths, bins=30, color="#4477aa")
+        lengths.stairs(*np.histogram(self.lengths, bins=30), fill=True, color="#4477aa")  # faster than hist()
         lengths.set_title("completion tokens")
         points = np.array(self.rates or [(0, 0)])
         if len(points) > 1:

@@ -14,7 +14,7 @@ class DecisionView:
         import ipywidgets as widgets
 
         self.case = case
-        wide = {"style": {"description_width": "16em"}, "layout": widgets.Layout(width="36em")}
+        wide = {"style": {"description_width": "16em"}, "layout": widgets.Layout(width="44em")}
         self._owner = widgets.Dropdown(options=OWNERS, value=case.owner, description="Who uses the card?", **wide)
         self._waits = widgets.Checkbox(value=case.interactive, description="Somebody waits for answers", **wide)
         self._work = widgets.FloatText(value=case.work, description="Work, in seconds", **wide)
@@ -61,5 +61,5 @@ class DecisionView:
 
 def _positive(control: Any) -> float:
     if not control.value >= 0:
-        raise ValueError(f"{control.description}: a number of 0 or more, not {control.value}.")
+        raise ValueError(f"{control.description}: a number of 0 or more, not {control.value:g}.")
     return control.value
