@@ -35,9 +35,12 @@ def main(source: str, sink: str) -> None:
     for worker in workers:
         worker.join()
     codes = [128 - worker.exitcode if worker.exitcode < 0 else worker.exitcode for worker in workers]
-    if any(codes):  # a shard that was killed, or whose gate failed
-        sys.exit(max(codes))
-    print(f"{merge(source, sink, count):,} rows in {sink}")
+    broken = [code for code in codes if code not in (0, 3)]  # 3: its gate failed; the one over all rows counts
+    if broken or count == 1:
+        sys.exit(max(broken or codes))
+    report = merge(source, sink, count)
+    print(report)
+    sys.exit(report.exit_code())
 
 
 if __name__ == "__main__":  # spawned processes import this file again, and must not start the job there

@@ -50,7 +50,7 @@ def _run(given: argparse.Namespace) -> int:
         override=dict(given.override),
         seed=given.seed,
         allow=given.allow.split(","),
-        limits=LIMITS | {name: float(share) for name, share in given.limit},
+        limits=LIMITS | dict(given.limit),
         retry=given.retry,
         redo=given.redo,
         shard=given.shard,
@@ -63,8 +63,9 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _merge(given: argparse.Namespace) -> int:
-    print(f"{merge(given.input, given.output, given.shards):,} rows in {given.output}.")
-    return 0
+    report = merge(given.input, given.output, given.shards, limits=LIMITS | dict(given.limit))
+    print(report)
+    return report.exit_code()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -88,9 +89,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--seed", type=int, default=0, help="from which rows that sample get their own")
     run.add_argument("--allow", default="stop", help="finish reasons that count as done: stop,length")
-    run.add_argument(
-        "--limit", type=_pair, action="append", default=[], metavar="NAME=SHARE", help="failed=0.01 is the default"
-    )
     run.add_argument("--retry", action="append", default=[], choices=["failed", "rejected"], help="run these again")
     run.add_argument("--redo", action="store_true", help="do rows again whose settings or model changed")
     run.add_argument("--shard", type=_shard, default=(1, 1), metavar="I/N", help="only this part of the rows")
@@ -101,6 +99,10 @@ def _parser() -> argparse.ArgumentParser:
     for name in ("input", "output"):
         join.add_argument(name)
     join.add_argument("--shards", type=int, required=True)
+    for command in (run, join):
+        command.add_argument(
+            "--limit", type=_share, action="append", default=[], metavar="NAME=SHARE", help="failed=0.01 is the default"
+        )
     return parser
 
 
@@ -112,6 +114,13 @@ def _pair(text: str) -> tuple[str, object]:
         return name, json.loads(value)
     except ValueError:
         return name, value
+
+
+def _share(text: str) -> tuple[str, float]:
+    name, value = _pair(text)
+    if not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=SHARE, as failed=0.05")
+    return name, float(value)
 
 
 def _shard(text: str) -> tuple[int, int]:

@@ -23,13 +23,13 @@ class Report:
     model: str
     rows: int
     ended: dict[str, int]  # rows by "status: reason"
-    complete: bool
-    stopped: str | None  # the signal
-    mended: str
-    tokens: int
     seconds: float
-    load_seconds: float
     limits: dict[str, float]  # by status or reason: the largest share of the rows that passes
+    complete: bool = True
+    stopped: str | None = None  # the signal
+    mended: str = ""
+    tokens: int = 0
+    load_seconds: float = 0.0
     lengths: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint32))  # completion tokens a row
     rates: list[tuple[float, int]] = field(default_factory=list)
 

@@ -1,5 +1,7 @@
 """The shards of a job put together again."""
 
+import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import numpy as np
 from helpers.jobs import journal as journals
 from helpers.jobs import keys
 from helpers.jobs.keys import Changed
+from helpers.jobs.report import LIMITS, Report
 from helpers.jobs.rows import Source
 from helpers.jobs.sinks import journal_path, shard_path, write_sink
 
@@ -16,20 +19,20 @@ class Incomplete(RuntimeError):
     """Shards are missing or not finished; the message names them."""
 
 
-def merge(source: Any, sink: str | Path, shards: int) -> int:
-    """Writes `sink` from the journals of its `shards`, in the input's order; the number of rows.
+def merge(source: Any, sink: str | Path, shards: int, *, limits: dict[str, float] = LIMITS) -> Report:
+    """Writes `sink` from the journals of its `shards`, in the input's order, and a report with the gate over all rows.
 
     Raises `Incomplete` with how many rows each shard lacks, and `Changed` when the input is another one than theirs;
     nothing is written then.
     """
     if shards < 1:
         raise ValueError(f"{shards} shards are none: give the number that the job was run with.")
-    source = Source(source)
+    began, source = time.perf_counter(), Source(source)
     found, sink = keys.index(source), Path(sink)
     place = (found.ids % np.uint64(shards)).astype(np.int64)
     offsets, lacking, paths, jobs = np.full(len(found), -1), [], [], []
     contents = np.zeros(len(found), np.uint64)
-    rewritten = np.zeros(len(found), bool)
+    rewritten, lengths, ended = np.zeros(len(found), bool), np.zeros(len(found), np.uint32), Counter()
     for number in range(shards):
         path = journal_path(shard_path(sink, (number + 1, shards)))
         known, mine = journals.read(path), place == number
@@ -39,6 +42,8 @@ def merge(source: Any, sink: str | Path, shards: int) -> int:
         else:
             offsets[mine], contents[mine] = known.offsets[entry], known.keys[entry, 2]
             rewritten[mine] = known.keys[entry, 1] != found.raws[mine]
+            lengths[mine] = known.tokens[entry]
+            ended += known.counts(entry)
         paths.append(path)
         jobs.append(known.job)
     if lacking:
@@ -51,7 +56,17 @@ def merge(source: Any, sink: str | Path, shards: int) -> int:
             "The shards were run with different models or settings: their journals' first lines say which."
         )
     write_sink(sink, _rows(paths, place, offsets))
-    return len(found)
+    report = Report(
+        sink=str(sink),
+        model=jobs[0]["model"]["name"],
+        rows=len(found),
+        ended={f"{status}: {reason}": n for (status, reason), n in sorted(ended.items())},
+        seconds=time.perf_counter() - began,
+        limits=dict(limits),
+        lengths=lengths,
+    )
+    report.write(sink)
+    return report
 
 
 def _rows(paths: list[Path], place: np.ndarray, offsets: np.ndarray):

@@ -253,10 +253,21 @@ def test_shards_are_disjoint_and_merge_checks_that_all_are_there(tmp_path):
             with pytest.raises(Incomplete, match=r"out-3-of-3\.jsonl\.journal lacks"):
                 merge(rows, sink, 3)
         counts.append(run(LLM(), rows, sink, shard=(number, 3)).rows)
-    assert sum(counts) == 50 and min(counts) > 5 and merge(rows, sink, 3) == 50
+    merged = merge(rows, sink, 3)
+    assert sum(counts) == merged.rows == 50 and min(counts) > 5 and merged.passed
     assert [row["id"] for row in read(sink)] == [row["id"] for row in rows]
     with pytest.raises(ValueError, match="Shard 4 of 3"):
         run(LLM(), rows, sink, shard=(4, 3))
+
+
+def test_the_gate_is_over_the_rows_of_all_shards(tmp_path):
+    rows, sink = [plain(number) for number in range(50)] + [plain(50, prompt="")], tmp_path / "out.jsonl"
+    shards = [run(LLM(), rows, sink, shard=(number, 3)) for number in (1, 2, 3)]
+    assert sorted(shard.exit_code() for shard in shards) == [0, 0, 3], "one shard has the bad row"
+    merged = merge(rows, sink, 3)
+    assert merged.ended == {"done: stop": 50, "rejected: rejected": 1} and merged.exit_code() == 3
+    assert merge(rows, sink, 3, limits={"rejected": 0.02}).passed
+    assert json.loads((tmp_path / "out.jsonl.report.json").read_bytes())["passed"]
 
 
 def test_an_input_that_cannot_be_read_is_one_sentence(tmp_path):

@@ -66,10 +66,11 @@ def test_a_changed_input_is_refused_and_redone_when_asked(tmp_path, engine, caps
 
 def test_a_missing_file_and_a_wrong_word(tmp_path, engine, capsys):
     assert main(["run", str(tmp_path / "none.jsonl"), str(tmp_path / "out.jsonl"), "--model", "m"]) == 2
-    for words in (["--shard", "half"], ["--engine", "fast"]):
+    wrong = {"--shard half": "not I/N", "--engine fast": "not NAME=VALUE", "--limit failed=half": "not NAME=SHARE"}
+    for words, said in wrong.items():
         with pytest.raises(SystemExit):
-            run(tmp_path, [plain(0)], *words)
-    assert "is not NAME=VALUE" in capsys.readouterr().err
+            run(tmp_path, [plain(0)], *words.split())
+        assert said in capsys.readouterr().err
 
 
 def test_shards_and_merge(tmp_path, engine, capsys):
