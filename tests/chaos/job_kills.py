@@ -11,12 +11,14 @@ import random
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 import job_fakes
+from tqdm.auto import tqdm
 
 import helpers
 from helpers.jobs import run_job
@@ -87,6 +89,7 @@ def whole_lines(journal: Path) -> tuple[Counter, int]:
 
 
 def main(kills: int, seed: int, engine: bool) -> dict[str, int]:
+    tqdm.set_lock(threading.RLock())  # its own is shared by all forks, and one killed while holding it stops the others
     chance, found = random.Random(seed), Counter(kills=0, rounds=0, lost=0, doubled=0, torn=0, different=0, failed=0)
     with tempfile.TemporaryDirectory() as folder:
         # What a job imports is imported here, once: each attempt is a fork, and its time is the job's own.
