@@ -119,7 +119,8 @@ def test_an_answer_streams_and_a_cancelled_one_leaves_the_engine(running):
             pytest.fail("it went on after its client had gone")
 
     answer = asyncio.run(session())
-    assert answer.first_token < answer.seconds / 2 and len(answer.token_ids) == 32 and answer.finish_reason == "length"
+    assert answer.seconds - answer.first_token > 0.1, "the 31 tokens after the first came later, however busy it was"
+    assert len(answer.token_ids) == 32 and answer.finish_reason == "length"
 
 
 def test_metrics_are_a_frame(running):
