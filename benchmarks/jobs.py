@@ -92,12 +92,10 @@ def write(path: Path, lengths: list[int]) -> Path:
 
 def run_batch(source: Path, rows: int, slots: int) -> tuple[float, float]:
     """Seconds of vLLM's own command, with the settings of this process's engine, and those that its bar shows."""
-    from helpers import devices, models, server
+    from helpers import models, server, start
 
     name = models.model()
-    settings = models.config(name)
-    args = devices.engine_args(devices.machine(), models.weight_bytes(name), models.context_length(settings))
-    args.pop("use_tqdm_on_load")
+    args = start.fit(name, models.config(name), {})
     flags = ["--model", name, "--served-model-name", "workbook", "--max-num-seqs", str(slots), *server.flags(args)]
     out = source.with_name("batch.jsonl")
     whole, said = run_quietly("vllm.entrypoints.openai.run_batch", "-i", source, "-o", out, *flags)

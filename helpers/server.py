@@ -99,8 +99,7 @@ def start_server(model: str | None = None, *, timeout: float = 600, **engine_arg
     settings = models.config(name)
     log = Path(tempfile.mkdtemp(prefix="vllm-server-")) / "server.log"
     with registry.start_lock():
-        fitted = start.fit(name, settings, engine_args)
-        args = {name: value for name, value in (fitted | engine_args).items() if name != "use_tqdm_on_load"}
+        args = start.fit(name, settings, engine_args) | engine_args
         port = free_port()
         process = _spawn(["--model", name, *flags(args), "--host", "127.0.0.1", "--port", str(port)], key, log)
         server = Server(f"http://127.0.0.1:{port}/v1", key, log, 0.0, process)
@@ -115,9 +114,11 @@ def start_server(model: str | None = None, *, timeout: float = 600, **engine_arg
 
 
 def flags(args: dict[str, Any]) -> list[str]:
-    """Arguments of `vllm.LLM` as the server's command line has them."""
+    """Arguments of `vllm.LLM` as the server's command line has them; it has none for the bar of the weights."""
     found = []
     for name, value in args.items():
+        if name == "use_tqdm_on_load":
+            continue
         flag = f"--{name.replace('_', '-')}"
         if isinstance(value, bool):
             found.append(flag if value else f"--no-{name.replace('_', '-')}")

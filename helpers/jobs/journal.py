@@ -58,13 +58,13 @@ class Entries:
         place = np.searchsorted(ordered, ids, side="right") - 1
         return np.where((place >= 0) & (ordered[place] == ids), order[place], -1)
 
-    def counts(self, chosen: np.ndarray) -> Counter:
-        """How many of the chosen entries ended as (status, reason)."""
+    def counts(self, chosen: np.ndarray) -> Counter[str]:
+        """How many of the chosen entries ended as "status: reason"."""
         pairs = self.status[chosen].astype(np.uint32) * 65536 + self.reasons[chosen]
         values, numbers = np.unique(pairs, return_counts=True)
         return Counter(
             {
-                (STATUSES[value // 65536], self.names[value % 65536]): int(number)
+                f"{STATUSES[value // 65536]}: {self.names[value % 65536]}": int(number)
                 for value, number in zip(values.tolist(), numbers, strict=True)
             }
         )

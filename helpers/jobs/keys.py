@@ -51,13 +51,13 @@ class Index:
 
 def index(source: Source) -> Index:
     """Reads the whole input once. Raises `DuplicateIds`, naming some."""
-    digests, first = bytearray(), None
+    digests, style = bytearray(), False
     for number, piece in pieces(source):
         digest, batch = look(piece, number)
+        style = style if digests else batch  # the first row's
         digests += digest
-        first = batch if first is None else first
     ids, raws = np.frombuffer(digests, ">u8").astype(np.uint64).reshape(-1, 2).T
-    found = Index(ids, raws, bool(first))
+    found = Index(ids, raws, style)
     order = np.argsort(found.ids, kind="stable")
     again = order[1:][found.ids[order][1:] == found.ids[order][:-1]]
     if len(again):
@@ -82,19 +82,14 @@ def id_hash(name: str) -> int:
     return int.from_bytes(_id_digest(name))
 
 
-def content_hash(raw: dict[str, Any]) -> int:
-    """Of everything in a row but its id, however its JSON was written."""
-    return hash64(_content(raw))
-
-
 def _content(raw: dict[str, Any]) -> bytes:
     return msgspec.json.encode({key: value for key, value in raw.items() if key not in _ID_FIELDS}, order="sorted")
 
 
 def content(piece: bytes | dict) -> int:
-    """`content_hash` of a row, or a hash of its bytes where it cannot be read."""
+    """Of everything in a row but its id, however its JSON was written; of its bytes where it cannot be read."""
     try:
-        return content_hash(decoded(piece))
+        return hash64(_content(decoded(piece)))
     except (BadRow, TypeError, ValueError, OverflowError, RecursionError):
         return hash64(piece if isinstance(piece, bytes) else repr(piece).encode("utf-8", "surrogatepass"))
 

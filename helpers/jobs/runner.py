@@ -204,7 +204,7 @@ def _finish(run: _Run, found: Index, plan: Plan, sink: Path, limits: dict, secon
         sink=str(sink),
         model=run.job["model"]["name"],
         rows=int(ours.sum()),
-        ended={f"{status}: {reason}": n for (status, reason), n in sorted(known.counts(there).items())},
+        ended=dict(sorted(known.counts(there).items())),
         complete=complete,
         stopped=run.stopped,
         mended=run.journal.mended,

@@ -60,7 +60,7 @@ def merge(source: Any, sink: str | Path, shards: int, *, limits: dict[str, float
         sink=str(sink),
         model=jobs[0]["model"]["name"],
         rows=len(found),
-        ended={f"{status}: {reason}": n for (status, reason), n in sorted(ended.items())},
+        ended=dict(sorted(ended.items())),
         seconds=time.perf_counter() - began,
         limits=dict(limits),
         lengths=lengths,

@@ -107,7 +107,7 @@ def test_f1_the_same_text_through_generate_has_other_prompt_tokens(running, embe
 def test_an_answer_streams_and_a_cancelled_one_leaves_the_engine(running):
     async def session():
         async with client(running, 2) as api:
-            answer = await ask(api, CHATS[0], temperature=0, max_tokens=32, ignore_eos=True)
+            answer = await ask(api, CHATS[0], temperature=0, max_tokens=128, ignore_eos=True)
             task = asyncio.create_task(ask(api, CHATS[0], temperature=0, max_tokens=400, ignore_eos=True))
             while running.metric("vllm:num_requests_running") < 1:
                 await asyncio.sleep(0.05)
@@ -119,8 +119,7 @@ def test_an_answer_streams_and_a_cancelled_one_leaves_the_engine(running):
             pytest.fail("it went on after its client had gone")
 
     answer = asyncio.run(session())
-    assert answer.seconds - answer.first_token > 0.1, "the 31 tokens after the first came later, however busy it was"
-    assert len(answer.token_ids) == 32 and answer.finish_reason == "length"
+    assert answer.first_token < answer.seconds / 2 and len(answer.token_ids) == 128 and answer.finish_reason == "length"
 
 
 def test_metrics_are_a_frame(running):
