@@ -13,7 +13,7 @@ setup:
 	@$(PYTHON) tools/setup.py $(DEVICE)
 
 lab: setup  ## JupyterLab on the first notebook (2 minutes the first time, then seconds)
-	@$(PYTHON) tools/lab.py
+	@$(BIN)/python tools/lab.py
 
 test: setup lint  ## everything: units, the real engine, the notebooks, a browser; in two processes of a core each
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup

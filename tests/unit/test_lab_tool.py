@@ -3,6 +3,7 @@
 import importlib.util
 import socket
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,11 @@ def test_the_token_stays_and_only_its_owner_reads_it(lab, tmp_path):
     first = lab.token()
     assert len(first) == 48 and lab.token() == first
     assert stat.S_IMODE((tmp_path / ".jupyter-token").stat().st_mode) == 0o600
+
+
+def test_make_lab_runs_in_the_environment_that_has_what_it_imports():
+    says = subprocess.run(["make", "-n", "lab"], cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert ".venv/bin/python tools/lab.py" in says.stdout, says
 
 
 def test_a_port_in_use_is_passed_over(lab):
