@@ -16,7 +16,7 @@ lab: setup  ## JupyterLab on the first notebook (2 minutes the first time, then 
 	@$(BIN)/python tools/lab.py
 
 test: setup lint  ## everything: units, the real engine, the notebooks, a browser; in two processes of a core each
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 test-fast: setup lint  ## the units alone
 	@$(BIN)/python -m pytest tests/unit

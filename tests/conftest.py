@@ -26,9 +26,10 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
 ORDER = ["notebooks", "engine", "chaos", "browser", "unit"]  # the long ones first, so that both processes end together
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items):
     """A file's tests stay together, since they share an engine; a test marked `apart` is a group of its own."""
     for item in items:
         apart = item.get_closest_marker("apart")
-        item.add_marker(pytest.mark.xdist_group(item.nodeid if apart else str(item.path)))
+        item.add_marker(pytest.mark.xdist_group(item.name if apart else item.path.name))
     items.sort(key=lambda item: ORDER.index(item.path.parent.name) if item.path.parent.name in ORDER else 0)

@@ -6,6 +6,7 @@ import secrets
 import socket
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -53,11 +54,24 @@ def answers(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def say_when_ready(port: int, url: str) -> None:
-    """Prints the address once it answers, so that a click on it does not come too early."""
+def knows_token(port: int) -> bool:
+    """Whether the server on this port of the loopback is the one that was given JUPYTER_TOKEN."""
+    address = f"http://127.0.0.1:{port}/api/status?token={os.environ['JUPYTER_TOKEN']}"
+    try:
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(address, timeout=5):
+            return True
+    except OSError:  # nobody there, or another's: 403
+        return False
+
+
+def say_when_ready(port: int, url: str, server: int) -> None:
+    """Prints the address once the process `server` answers there, so that a click on it does not come too early.
+
+    Another server may have taken the port since it was free; then JupyterLab ends with its own words, and this without.
+    """
     print("Starting JupyterLab (usually 5 s) ...", flush=True)
-    for _ in range(600):
-        if answers(port):
+    while os.getppid() == server:
+        if knows_token(port):
             print(f"JupyterLab: {url}", flush=True)
             print(f"From another machine: ssh -L {port}:127.0.0.1:{port} HOST. Ctrl-C twice ends it.", flush=True)
             return
@@ -82,8 +96,9 @@ def main() -> None:
     else:
         command.append("--no-browser")
     url = f"http://127.0.0.1:{port}/lab/tree/{FIRST}?token={os.environ['JUPYTER_TOKEN']}"
+    server = os.getpid()
     if os.fork() == 0:  # the child says when it is ready, and this process turns into JupyterLab
-        say_when_ready(port, url)
+        say_when_ready(port, url, server)
         os._exit(0)
     os.execv(command[0], command)
 

@@ -30,15 +30,12 @@ def start_lab(folder: Path, theme: str) -> tuple[subprocess.Popen, str]:
     settings.mkdir(parents=True)
     (settings / "themes.jupyterlab-settings").write_text(json.dumps({"theme": theme}))
     environment = os.environ | {"JUPYTERLAB_SETTINGS_DIR": str(folder / "settings"), "DISPLAY": ""}
-    lab = subprocess.Popen(
-        [sys.executable, "tools/lab.py"],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    return lab, next(line for line in lab.stdout if line.startswith("JupyterLab: ")).split()[-1]
+    with open(folder / "log", "w") as log:
+        command = [sys.executable, "tools/lab.py"]
+        lab = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
+    said = next((line for line in lab.stdout if line.startswith("JupyterLab: ")), None)
+    assert said, (folder / "log").read_text()
+    return lab, said.split()[-1]
 
 
 @pytest.fixture(params=["JupyterLab Light", "JupyterLab Dark"], ids=["light", "dark"], scope="session")

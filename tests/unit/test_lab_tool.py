@@ -1,10 +1,14 @@
 """tools/lab.py: the token is kept, private, and the port is one that is free."""
 
+import http.server
 import importlib.util
+import os
 import socket
 import stat
 import subprocess
+import threading
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -48,12 +52,40 @@ def test_jupyter_listens_on_loopback_with_the_token_out_of_sight(lab, monkeypatc
     assert lab.token() not in " ".join(started[0]) and lab.os.environ["JUPYTER_TOKEN"] == lab.token()
 
 
-def test_the_address_is_said_once_it_answers(lab, capsys):
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen()
-        lab.say_when_ready(server.getsockname()[1], "http://address")
-    assert "JupyterLab: http://address" in capsys.readouterr().out
+class Lab(http.server.BaseHTTPRequestHandler):
+    """A server that wants the token `right`, after one answer that says it is not ready."""
+
+    seen: ClassVar[list[str]] = []
+
+    def do_GET(self):
+        self.seen.append(self.path)
+        self.send_response(503 if len(self.seen) == 1 else 200 if self.path == "/api/status?token=right" else 403)
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def port(monkeypatch):
+    monkeypatch.setattr(Lab, "seen", [])
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Lab) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()
+
+
+def test_the_address_is_said_once_it_answers(lab, port, capsys, monkeypatch):
+    monkeypatch.setenv("JUPYTER_TOKEN", "right")
+    lab.say_when_ready(port, "http://address", os.getppid())
+    assert len(Lab.seen) == 2 and "JupyterLab: http://address" in capsys.readouterr().out
+
+
+def test_no_address_is_said_where_another_server_took_the_port(lab, port, capsys, monkeypatch):
+    monkeypatch.setenv("JUPYTER_TOKEN", "another's")
+    monkeypatch.setattr(lab.time, "sleep", lambda _: len(Lab.seen) > 2 and monkeypatch.setattr(lab.os, "getppid", int))
+    lab.say_when_ready(port, "http://address", os.getppid())  # JupyterLab ends, since it cannot have the port
+    assert len(Lab.seen) == 3 and "address" not in capsys.readouterr().out
 
 
 def test_the_question_about_news_is_off_and_a_users_own_settings_stay(lab, tmp_path):

@@ -1,9 +1,11 @@
 """What the project says about itself in several places is the same in all of them."""
 
+import os
 import re
 import tomllib
 from pathlib import Path
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
@@ -40,3 +42,10 @@ def test_the_cpu_lock_has_nothing_that_breaks_or_weighs_down_the_cpu_build():
 def test_the_readme_names_every_notebook():
     readme = (ROOT / "README.md").read_text()
     assert [p.name for p in (ROOT / "notebooks").glob("*.ipynb") if f"notebooks/{p.name}" not in readme] == []
+
+
+@pytest.mark.skipif("PYTEST_XDIST_WORKER" not in os.environ, reason="one process runs everything")
+def test_a_file_s_tests_stay_in_one_process(request):
+    assert request.node.nodeid.endswith(f"@{request.path.name}"), (
+        "each process would start the file's engine and server"
+    )
