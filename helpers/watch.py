@@ -54,8 +54,10 @@ def main(grace: float, command: list[str]) -> None:
     """Never returns: exits with the command's status, or 0 after it was ended."""
     ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: grandchildren are reaped here
     started: list[int] = []
+    stopped = threading.Event()
 
     def stop(*_: object) -> None:
+        stopped.set()
         for group in started:
             end(group, grace)
         os._exit(0)
@@ -67,15 +69,15 @@ def main(grace: float, command: list[str]) -> None:
 
     def follow() -> None:
         code = child.wait()
-        end(child.pid, grace)  # what it left behind
-        os._exit(code if code >= 0 else 128 - code)
+        if not stopped.is_set():  # else `stop` is ending the group and says with what status
+            end(child.pid, grace)  # what it left behind
+            os._exit(code if code >= 0 else 128 - code)
 
     threading.Thread(target=follow, daemon=True).start()
     parent = os.getppid()
     while os.getppid() == parent and not select.select([0], [], [], 1.0)[0]:  # readable: it was closed
         pass
-    end(child.pid, grace)
-    os._exit(0)
+    stop()
 
 
 if __name__ == "__main__":
