@@ -8,17 +8,21 @@ from helpers.jobs import Changed, DuplicateIds, JobStopped, JournalProblem, Sour
 from helpers.jobs.report import LIMITS
 from helpers.jobs.shards import Incomplete
 
-REFUSED, ENGINE = 2, 1
+ENGINE, REFUSED, INTERRUPTED = 1, 2, 130
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """0 when all is well, 3 when the gate fails, 2 for input that is refused, 1 when the engine or the disk fails."""
+    """Ends with 0 when all is well, 3 when the gate fails or rows are missing, 2 when the input is refused, 1 when the
+    engine or the disk fails, 130 after Ctrl-C and 143 after SIGTERM."""
     given = _parser().parse_args(arguments)
     try:
         return given.act(given)
     except (SourceProblem, DuplicateIds, Changed, Incomplete, ValueError) as error:
         print(f"Refused: {error}", file=sys.stderr)
         return REFUSED
+    except KeyboardInterrupt:  # while the engine starts; later a job stops in order
+        print("Stopped by SIGINT: run the same command again to go on.", file=sys.stderr)
+        return INTERRUPTED
     except Exception as error:
         from helpers import EngineStartFailed
         from helpers.devices import DeviceProblem
@@ -49,7 +53,7 @@ def _run(given: argparse.Namespace) -> int:
         defaults=dict(given.default),
         override=dict(given.override),
         seed=given.seed,
-        allow=given.allow.split(","),
+        allow=[name.strip() for name in given.allow.split(",")],
         limits=LIMITS | dict(given.limit),
         retry=given.retry,
         redo=given.redo,
@@ -58,7 +62,8 @@ def _run(given: argparse.Namespace) -> int:
         fsync=given.fsync,
     )
     print(report)
-    release_llm()
+    if report.load_seconds:
+        release_llm()
     return report.exit_code()
 
 
@@ -69,10 +74,12 @@ def _merge(given: argparse.Namespace) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m helpers.jobs", description=sys.modules[__name__].__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m helpers.jobs", description=sys.modules[__name__].__doc__, epilog=main.__doc__
+    )
     commands = parser.add_subparsers(required=True)
     run = commands.add_parser(
-        "run", help="run every row of IN and write one row for each to OUT; again: what is missing"
+        "run", help="run every row of IN and write one row for each to OUT; again: what is missing", epilog=main.__doc__
     )
     run.set_defaults(act=_run)
     for name in ("input", "output"):
@@ -101,7 +108,12 @@ def _parser() -> argparse.ArgumentParser:
     join.add_argument("--shards", type=int, required=True)
     for command in (run, join):
         command.add_argument(
-            "--limit", type=_share, action="append", default=[], metavar="NAME=SHARE", help="failed=0.01 is the default"
+            "--limit",
+            type=_share,
+            action="append",
+            default=[],
+            metavar="NAME=SHARE",
+            help="largest share by status or reason; failed=0.01 is the default",
         )
     return parser
 

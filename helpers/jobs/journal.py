@@ -39,7 +39,7 @@ class Head(msgspec.Struct, gc=False):
 
 @dataclass
 class Entries:
-    """The journal's rows: 40 bytes each, the last one for each id counts."""
+    """The journal's rows: 63 bytes each, the last one for each id counts."""
 
     keys: np.ndarray = field(default_factory=lambda: np.zeros((0, 3), np.uint64))  # id, raw, content
     status: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint8))  # position in STATUSES
@@ -90,13 +90,13 @@ class Journal:
         except Timeout:
             raise JournalProblem(f"Another job writes {self.path} now: wait for it, or name another output.") from None
         except OSError as error:
-            raise JournalProblem(f"{self.path} cannot be written: {error.strerror}.") from error
+            raise JournalProblem(f"{self.path} cannot be written ({error.strerror}): name another output.") from error
         try:
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
             self._mend()
         except OSError as error:
             self._lock.release()
-            raise JournalProblem(f"{self.path} cannot be opened: {error.strerror}.") from error
+            raise JournalProblem(f"{self.path} cannot be opened ({error.strerror}): name another output.") from error
         self._size = os.fstat(self._file).st_size
         self._synced = time.monotonic()
         self._dirty = False

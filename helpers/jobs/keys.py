@@ -1,15 +1,20 @@
 """What makes a row the same row: its id, and a hash of everything that decides its result."""
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
 from helpers.jobs.rows import LONGEST_ID, BadRow, Source, decoded, identity
+from helpers.jobs.settings import decisive
+
+if TYPE_CHECKING:
+    from vllm.config import ModelConfig
 
 _ID_FIELDS = ("custom_id", "id")
 _SLICES, _SLICE = 16, 4096
@@ -83,36 +88,47 @@ def id_hash(name: str) -> int:
 
 
 def _content(raw: dict[str, Any]) -> bytes:
-    return msgspec.json.encode({key: value for key, value in raw.items() if key not in _ID_FIELDS}, order="sorted")
+    kept = {name: value for name, value in decisive(raw).items() if name not in _ID_FIELDS}
+    if isinstance(body := raw.get("body"), dict):
+        kept["body"] = decisive(body)
+    return msgspec.json.encode(kept, order="sorted")
 
 
 def content(piece: bytes | dict) -> int:
-    """Of everything in a row but its id, however its JSON was written; of its bytes where it cannot be read."""
+    """Of what in a row may decide its result, however its JSON was written; of its bytes where it cannot be read."""
     try:
         return hash64(_content(decoded(piece)))
     except (BadRow, TypeError, ValueError, OverflowError, RecursionError):
         return hash64(piece if isinstance(piece, bytes) else repr(piece).encode("utf-8", "surrogatepass"))
 
 
-def fingerprint(model: str, template: str | None) -> dict[str, str]:
-    """What the model is: its name, and hashes of its settings, tokenizer, template and of samples of its weights.
+def fingerprint(model: str, template: str | None, config: "ModelConfig | None" = None) -> dict[str, str | None]:
+    """What the model is: its name, hashes of its settings, tokenizer, template and of samples of its weights, and how
+    the engine with this `config` computes with it.
 
     Weights are sampled (16 pieces of 4 KiB a file), so that a large checkpoint takes no time and another one in the
-    same folder is still noticed. A hub id is looked up in the local cache; what is not found is left to its name.
+    same folder is still noticed. Which files a hub id stands for is known once the engine has loaded them: without
+    `config` they are left out.
     """
-    found = {"name": Path(model).name}
+    found: dict[str, str | None] = {"name": Path(model).name, "template": template and _hex(template.encode())}
     folder = Path(model)
-    if not folder.is_dir():
+    if config:
+        found |= {"dtype": str(config.dtype), "quantization": config.quantization, "revision": config.revision}
+    if config and not folder.is_dir():
         from huggingface_hub import snapshot_download
 
-        try:
-            folder = Path(snapshot_download(model, local_files_only=True))
-        except Exception:
-            return found | ({"template": _hex(template.encode())} if template else {})
-    small = [path for path in sorted(folder.iterdir()) if path.suffix in (".json", ".jinja", ".txt", ".model")]
-    found["settings"] = _hex(b"".join(path.name.encode() + path.read_bytes() for path in small))
-    found["weights"] = _hex(b"".join(map(_samples, sorted(folder.glob("*.safetensors")))))
-    return found | ({"template": _hex(template.encode())} if template else {})
+        with contextlib.suppress(Exception):
+            folder = Path(snapshot_download(model, revision=config.revision, local_files_only=True))
+    if folder.is_dir():
+        small = [path for path in sorted(folder.iterdir()) if path.suffix in (".json", ".jinja", ".txt", ".model")]
+        found["settings"] = _hex(b"".join(path.name.encode() + path.read_bytes() for path in small))
+        found["weights"] = _hex(b"".join(map(_samples, sorted(folder.glob("*.safetensors")))))
+    return found
+
+
+def assumed(model: dict[str, str | None], job: dict[str, Any] | None) -> dict[str, str | None]:
+    """Before the engine is there: a fingerprint in which what only the engine can tell is as in the journal's job."""
+    return (job["model"] if job else {}) | model
 
 
 def _samples(path: Path) -> bytes:
@@ -153,11 +169,17 @@ def look(piece: bytes | dict, number: int) -> tuple[bytes, bool]:
         return _digest(b"n%d" % number) + _digest(data), False  # without an id, its place stands for it
 
 
+def _written_id(piece: bytes | dict) -> str | int:
+    """The id of a row of which the rest need not be readable."""
+    ids = _DECODER.decode(piece) if isinstance(piece, bytes) else msgspec.convert(dict(piece), _Ids)
+    return ids.id if ids.custom_id is msgspec.UNSET else ids.custom_id
+
+
 def _duplicates(source: Source, repeated: set[int]) -> str:
     """The sentence about ids that come twice: the first few, with where they stand the second time."""
     said = []
     for place, (number, piece) in enumerate(pieces(source)):
         if place in repeated and len(said) < 5:
-            said.append(f"{identity(decoded(piece))!r} (again in row {number})")
+            said.append(f"{_written_id(piece)!r} (again in row {number})")
     more = f" and {len(repeated) - len(said)} more" if len(repeated) > len(said) else ""
     return f"Ids must differ, and these come more than once: {', '.join(said)}{more}. Rename or remove the copies."

@@ -11,6 +11,7 @@ from helpers.jobs import keys
 from helpers.jobs.journal import Entries
 from helpers.jobs.keys import Changed, Index
 from helpers.jobs.rows import BadRow, Source, SourceProblem, parse
+from helpers.jobs.settings import decisive
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,10 @@ class Plan:
 
 
 def plan(source, found: Index, ours, known: Entries, job: dict, path: Path, retry, redo: bool) -> Plan:
-    """Which rows are missing. Raises `Changed` for rows that were done otherwise than they are asked for now."""
+    """Which rows are missing. Raises `Changed` for rows that were done otherwise than they are asked for now.
+
+    A rejected row that was changed is missing: it has no answer that could be lost.
+    """
     if known.job not in (None, job):
         if not redo and len(known.keys):
             raise Changed(_job_difference(known.job, job))
@@ -35,8 +39,10 @@ def plan(source, found: Index, ours, known: Entries, job: dict, path: Path, retr
     changed = np.zeros_like(ours)
     if suspects.any():
         changed = _changed(source, suspects, known, entry)
-        if changed.any() and not redo:
-            raise Changed(_row_difference(source, changed, known, entry, path))
+        answered = changed.copy()
+        answered[changed] = known.status[entry[changed]] != journals.STATUSES.index("rejected")
+        if answered.any() and not redo:
+            raise Changed(_row_difference(source, answered, known, entry, path))
     again = np.zeros_like(ours)
     for status in retry:
         again[there] |= known.status[entry[there]] == journals.STATUSES.index(status)
@@ -80,9 +86,8 @@ def _what_changed(piece: bytes | dict, number: int, before: dict) -> str:
         row = parse(piece, number)
     except BadRow as error:
         return f"row {number} ({error})"
-    differences = [
-        f"{name} {before.get(name)!r} -> {row.settings.get(name)!r}" for name in _different(before, row.settings)
-    ]
+    now = decisive(row.settings)
+    differences = [f"{name} {before.get(name)!r} -> {now.get(name)!r}" for name in _different(before, now)]
     return f"{row.id!r} in row {number} ({', '.join(differences) or 'its prompt'})"
 
 

@@ -6,12 +6,10 @@ from collections import Counter
 class Progress:
     """A bar of rows with rate and time left, and behind it tokens a second and the reasons so far."""
 
-    def __init__(self, rows: int, done: int, shown: bool, mended: str = ""):
+    def __init__(self, rows: int, done: int, shown: bool):
         self._rows, self._done, self._shown = rows, done, shown
         self._reasons: Counter[str] = Counter()
         self._tokens = 0
-        if mended and shown:
-            print(mended)
 
     def __enter__(self) -> "Progress":
         from tqdm.auto import tqdm

@@ -10,14 +10,29 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from helpers.jobs.journal import STATUSES, JournalProblem
+from helpers.jobs.results import REASONS
 from helpers.picture import Picture
 
 LIMITS = {"rejected": 0.01, "failed": 0.01}
+_WAYS_OUT = (
+    "Correct rejected rows and run again; run failed ones again with --retry failed and more room "
+    "(--override max_tokens=N) or another reason allowed (--allow stop,length); or accept them (--limit failed=0.5)."
+)
+
+
+def checked_limits(limits: dict[str, float]) -> dict[str, float]:
+    """Shares by status or reason. Raises `ValueError` for a name that no row can end with, or no share."""
+    for name, share in limits.items():
+        if name not in (*STATUSES, *REASONS) or not 0 <= share <= 1:
+            known = ", ".join((*STATUSES, *REASONS))
+            raise ValueError(f"The limit {name}={share} is none: it is a share (0 to 1) of rows that end as {known}.")
+    return dict(limits)
 
 
 @dataclass(repr=False)
 class Report:
-    """Counts over all rows of the sink; `tokens`, `seconds` and `rates` of this run alone."""
+    """Counts over all rows of the sink; `ran`, `tokens`, `seconds` and `rates` of this run alone."""
 
     sink: str
     model: str
@@ -28,6 +43,7 @@ class Report:
     complete: bool = True
     stopped: str | None = None  # the signal
     mended: str = ""
+    ran: int = 0  # rows that ended in this run
     tokens: int = 0
     load_seconds: float = 0.0
     lengths: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint32))  # completion tokens a row
@@ -59,7 +75,7 @@ class Report:
         if self.tokens:
             working = self.seconds - self.load_seconds
             said.append(f"This run: {self.tokens:,} tokens in {working:,.1f} s, {self.tokens / working:,.0f} a second.")
-            if self.load_seconds > working:
+            if self.load_seconds > working and self.ran == self.rows:
                 said.append(
                     f"Starting the engine took {self.load_seconds:.0f} s, longer than the work: for jobs of this size "
                     "a server that stays warm is the better place."
@@ -67,8 +83,13 @@ class Report:
         said += [self.mended] if self.mended else []
         if self.stopped:
             said.append(f"Stopped by {self.stopped}: run the same command again to go on.")
+        elif not self.complete:
+            missing = self.rows - sum(self.ended.values())
+            said.append(f"The engine gave no answer to {missing:,} rows: run the same command again.")
         for name, share in self.exceeded().items():
             said.append(f"The gate fails: {name} is {share:.1%} of the rows, and {self.limits[name]:.1%} are allowed.")
+        if self.exceeded():
+            said.append(_WAYS_OUT)
         said.append(f"Results: {self.sink}" if self.complete else f"Results so far: {self.sink}.journal")
         return said
 
@@ -91,16 +112,21 @@ class Report:
         reasons.set(title="rows", ylim=(-0.7, max(2, len(self.ended)) - 0.3))  # one bar is no wall
         lengths.stairs(*np.histogram(self.lengths, bins=30), fill=True, color="#4477aa")  # faster than hist()
         lengths.set_title("completion tokens")
-        points = np.array(self.rates or [(0, 0)])
-        if len(points) > 1:
-            rates.step(points[1:, 0], np.diff(points[:, 1]) / np.diff(points[:, 0]), color="#4477aa")
+        if len(self.rates) > 1:
+            times, tokens = np.array(self.rates).T
+            rates.stairs(np.diff(tokens) / np.diff(times), times, color="#4477aa")
         rates.set(title="tokens/s", xlabel="seconds")
         return Picture(figure, "\n".join(self.sentences()))
 
     def write(self, sink: Path) -> None:
-        """`sink`.report.json and `sink`.report.html beside the results."""
-        sink.with_name(sink.name + ".report.json").write_bytes(self.json())
-        sink.with_name(sink.name + ".report.html").write_text(f"<!doctype html>{self._repr_html_()}")
+        """`sink`.report.json and `sink`.report.html beside the results. Raises `JournalProblem` when it cannot."""
+        page = f'<!doctype html><meta charset="utf-8">{self._repr_html_()}'
+        try:
+            sink.with_name(sink.name + ".report.json").write_bytes(self.json())
+            sink.with_name(sink.name + ".report.html").write_text(page, "utf-8")
+        except OSError as error:
+            lost = "no result is lost: make room and run again"
+            raise JournalProblem(f"The report of {sink} cannot be written ({error.strerror}); {lost}.") from error
 
     def _repr_html_(self) -> str:
         picture = base64.b64encode(self.draw()._repr_png_()).decode()

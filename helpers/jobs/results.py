@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     from vllm import RequestOutput
 
 
+# How vLLM 0.26 to 0.32 says that a completion ended (`vllm.v1.engine.FINISH_REASON_STRINGS`), and where it does not.
+REASONS = ("stop", "length", "abort", "error", "repetition", "none")
+
+
 def judged(output: "RequestOutput", allowed: Collection[str]) -> tuple[str, str]:
     """(status, reason): "done" when every completion ended for an allowed reason, else "failed" with the first other.
 
@@ -25,7 +29,7 @@ def finished(row: Row, output: "RequestOutput", status: str, reason: str, model:
     error = None if status == "done" else f"finish reason {reason} is not allowed"
     if not row.batch:
         return {
-            "id": row.id,
+            "id": row.name,
             "status": status,
             "error": error,
             "text": output.outputs[0].text,
@@ -59,12 +63,13 @@ def finished(row: Row, output: "RequestOutput", status: str, reason: str, model:
     }
 
 
-def rejected(name: str | None, number: int, reason: str, batch: bool) -> dict[str, Any]:
-    """The output row of an input row that the engine did not see."""
+def rejected(name: str | int | None, number: int, reason: str, batch: bool) -> dict[str, Any]:
+    """The output row of an input row that the engine did not see, with all fields of one that it did."""
     if not batch:
-        return {"id": name, "status": "rejected", "error": reason, "line": number}
+        answer = {"text": None, "finish_reason": None, "completions": [], "prompt_tokens": None}
+        return {"id": name, "status": "rejected", "error": reason, "line": number} | answer
     error = {"code": "rejected", "message": reason, "line": number}
-    return {"id": f"batch_req_line_{number}", "custom_id": name, "response": None, "error": error}
+    return {"id": f"batch_req_line_{number}", "custom_id": name and str(name), "response": None, "error": error}
 
 
 def _chat_choice(completion) -> dict[str, Any]:

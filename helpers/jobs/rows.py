@@ -3,6 +3,7 @@
 import gzip
 import io
 import math
+import os
 import tempfile
 import weakref
 import zlib
@@ -33,6 +34,7 @@ class Row:
 
     number: int  # line of the file, or position, from 1
     id: str
+    name: str | int  # the id as it was given
     prompt: str | list[int] | list[dict[str, Any]]  # text, token ids, or messages
     chat: bool
     settings: dict[str, Any]  # the row's own sampling fields
@@ -60,17 +62,12 @@ class Source:
         if hasattr(given, "iloc"):
             for start in range(0, len(given), 4096):
                 yield from (_present(row) for row in given.iloc[start : start + 4096].to_dict("records"))
-        elif isinstance(given, str | Path) and str(given).endswith(".parquet"):
-            import pyarrow.parquet
-
-            for part in pyarrow.parquet.ParquetFile(given).iter_batches(4096):
-                yield from (_present(row) for row in part.to_pylist())
         elif isinstance(given, str | Path):
             try:
-                with _lines(Path(given)) as lines:
-                    yield next(lines, b"\n").removeprefix(_BOM)
-                    yield from lines
-            except (OSError, EOFError, zlib.error) as error:
+                yield from _parquet(given) if Path(given).suffix == ".parquet" else _lines(Path(given))
+            except (OSError, EOFError, ValueError, zlib.error) as error:
+                if number := getattr(error, "errno", None):
+                    raise SourceProblem(f"{given} cannot be read: {os.strerror(number)}.") from error
                 raise SourceProblem(f"{given} ends in the middle or is damaged ({error}): get it again.") from error
         elif isinstance(given, Iterable) and not isinstance(given, Mapping | bytes):
             yield from given
@@ -82,7 +79,8 @@ def parse(piece: bytes | dict, number: int) -> Row:
     """One row, checked as far as is possible without an engine. Raises `BadRow` with the reason."""
     raw = decoded(piece)
     name = identity(raw)
-    if "custom_id" in raw:
+    batch = "custom_id" in raw
+    if batch:
         body, field = _batch_body(raw)
         given = {key: value for key, value in body.items() if key != field}
         other = "prompt" if field == "messages" else "messages"
@@ -97,7 +95,7 @@ def parse(piece: bytes | dict, number: int) -> Row:
         [field] = fields
         content = raw[field]
     prompt = _messages(content) if field == "messages" else _prompt(content)
-    return Row(number, name, prompt, field == "messages", given, "custom_id" in raw)
+    return Row(number, name, given_id(raw), prompt, field == "messages", given, batch)
 
 
 def decoded(piece: bytes | dict) -> dict[str, Any]:
@@ -118,8 +116,8 @@ def decoded(piece: bytes | dict) -> dict[str, Any]:
 
 
 def identity(raw: Mapping[str, Any]) -> str:
-    """The row's id: `custom_id`, else `id`. Raises `BadRow`."""
-    field = "custom_id" if "custom_id" in raw else "id"
+    """The row's id as text: `custom_id`, else `id`. Raises `BadRow`."""
+    field = _id_field(raw)
     name = raw.get(field)
     if isinstance(name, int) and not isinstance(name, bool):
         name = str(name)
@@ -128,6 +126,15 @@ def identity(raw: Mapping[str, Any]) -> str:
     if len(name) > LONGEST_ID:
         raise BadRow(f"its {field} has {len(name)} characters, more than {LONGEST_ID}")
     return name
+
+
+def given_id(raw: Mapping[str, Any]) -> str | int:
+    """The row's id as it was given, a number where it is one."""
+    return raw[_id_field(raw)]
+
+
+def _id_field(raw: Mapping[str, Any]) -> str:
+    return "custom_id" if "custom_id" in raw else "id"
 
 
 def _batch_body(raw: Mapping[str, Any]) -> tuple[dict, str]:
@@ -211,7 +218,21 @@ def _kind(value: Any) -> str:
     return names.get(type(value), "missing" if value is None else f"a {type(value).__name__}")
 
 
-def _lines(path: Path) -> io.BufferedIOBase:
+def _parquet(path: str | Path) -> Iterator[dict]:
+    import pyarrow.parquet
+
+    with pyarrow.parquet.ParquetFile(path) as file:
+        for part in file.iter_batches(4096):
+            yield from (_present(row) for row in part.to_pylist())
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with _opened(path) as lines:
+        yield next(lines, b"\n").removeprefix(_BOM)
+        yield from lines
+
+
+def _opened(path: Path) -> io.BufferedIOBase:
     if path.suffix == ".gz":
         return gzip.open(path, "rb")
     if path.suffix == ".zst":
@@ -224,11 +245,18 @@ def _lines(path: Path) -> io.BufferedIOBase:
 def _spooled(rows: Iterator[Any]) -> str:
     """A one-shot iterator's rows in a temporary file: flat in memory, readable twice."""
     file = tempfile.NamedTemporaryFile("wb", suffix=".jsonl", delete=False)  # noqa: SIM115
-    with file:
-        for number, row in enumerate(rows, 1):
-            try:
-                data = row.rstrip(b"\n") if isinstance(row, bytes) else msgspec.json.encode(row)
-            except (TypeError, ValueError, RecursionError) as error:
-                raise SourceProblem(f"Row {number} cannot be written as JSON ({error}): change or drop it.") from error
-            file.write(data + b"\n")
+    try:
+        with file:
+            for number, row in enumerate(rows, 1):
+                file.write((row.rstrip(b"\n") if isinstance(row, bytes) else _json(row, number)) + b"\n")
+    except BaseException:
+        Path(file.name).unlink()
+        raise
     return file.name
+
+
+def _json(row: Any, number: int) -> bytes:
+    try:
+        return msgspec.json.encode(row)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise SourceProblem(f"Row {number} cannot be written as JSON ({error}): change or drop it.") from error

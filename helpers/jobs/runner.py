@@ -16,10 +16,10 @@ from helpers.jobs.keys import Index
 from helpers.jobs.plan import Plan, rows
 from helpers.jobs.plan import plan as plan_rows
 from helpers.jobs.progress import Progress
-from helpers.jobs.report import LIMITS, Report
-from helpers.jobs.rows import BadRow, Row, Source, SourceProblem, decoded, identity, parse
-from helpers.jobs.settings import IGNORED, checked, one_line, sampling_params
-from helpers.jobs.sinks import checked_sink, journal_path, shard_path, withdraw, write_sink
+from helpers.jobs.report import LIMITS, Report, checked_limits
+from helpers.jobs.rows import BadRow, Row, Source, SourceProblem, decoded, given_id, identity, parse
+from helpers.jobs.settings import checked, decisive, one_line, sampling_params
+from helpers.jobs.sinks import checked_sink, journal_path, shards_of_another_number, withdraw, write_sink
 from helpers.jobs.stops import noted
 from helpers.timeline import short
 
@@ -63,37 +63,48 @@ def run_job(
     A row's settings are the checkpoint's recommendations, then `defaults`, then its own, then `override`, which may
     differ from run to run. `seed` gives rows that sample a seed of their own, from it and the id; None leaves them
     random. A row is done when it ends for a reason in `allow`, judged by the run that finishes it. `retry` names
-    statuses ("failed", "rejected") to run again; `redo` also does rows whose prompt, settings or model changed.
-    `shard=(i, n)` takes the i-th of n parts by the id's hash and marks the sink's name. `window` is how many requests
-    are in the engine at once (default: twice max_num_seqs). `fsync` is the journal's policy.
+    statuses ("failed", "rejected") to run again; a rejected row that was changed is run without. `redo` also does rows
+    again whose prompt, settings or model changed. `shard=(i, n)` takes the i-th of n parts by the id's hash and marks
+    the sink's name. `window` is how many requests are in the engine at once (default: twice max_num_seqs). `fsync` is
+    the journal's policy.
 
-    Ctrl-C and SIGTERM stop it in order; the report says so. Raises `SourceProblem`, `DuplicateIds` and `Changed` before
-    the engine starts, `JournalProblem` when the disk is full, and `JobStopped` when the engine fails.
+    Ctrl-C and SIGTERM stop it in order; the report says so. Raises `ValueError`, `SourceProblem`, `DuplicateIds` and
+    `Changed` before the engine starts (`Changed` after it for a model that only the engine knows), `JournalProblem`
+    when the disk is full, and `JobStopped` when the engine fails.
     """
     began = time.perf_counter()
-    sink = checked_sink(Path(sink), source)
-    source, sink = Source(source), shard_path(sink, shard)
+    allow, retry = _names("allow", allow, results.REASONS), _names("retry", retry, journals.STATUSES[1:])
+    limits = checked_limits(limits)
+    if window is not None and window < 1:
+        raise ValueError(f"A window of {window} requests runs none: give 1 or more, or leave it out.")
     checked((defaults or {}) | (override or {}))
+    whole, sink, source = Path(sink), checked_sink(Path(sink), source, shard), Source(source)
     found = keys.index(source)
     ours = found.ids % np.uint64(shard[1]) == np.uint64(shard[0] - 1)
     lazy = not hasattr(llm, "llm_engine")
     if lazy and not model:
         raise ValueError("A function that constructs the engine does not tell the model's name: pass model= too.")
     name = model or llm.llm_engine.model_config.model
-    job = {"model": keys.fingerprint(name, chat_template), "defaults": defaults or {}, "seed": seed}
-    job = msgspec.json.decode(msgspec.json.encode(job))  # as the journal gives it back: tuples are lists there
+    common = {"defaults": defaults or {}, "seed": seed}
+    common = msgspec.json.decode(msgspec.json.encode(common))  # as the journal gives it back: tuples are lists there
     with Journal(journal_path(sink), fsync) as journal:
         known = journals.read(journal.path)
+        if other := shards_of_another_number(whole, shard[1]):
+            raise SourceProblem(f"{other} is of another number of shards: run that number, or remove these journals.")
+        if sink.exists() and known.job is None:
+            raise SourceProblem(f"{sink} is there, and no journal has its rows: move it away or name another output.")
+        job = common | {"model": keys.assumed(keys.fingerprint(name, chat_template), known.job)}
         plan = plan_rows(source, found, ours, known, job, journal.path, retry, redo)
         run = _Run(journal, job, override or {}, chat_template, allow, found)
-        bar = Progress(int(ours.sum()), int((ours & ~plan.todo).sum()), progress, journal.mended)
         if plan.todo.any():
+            starts = time.perf_counter()
             engine = llm() if lazy else llm
-            withdraw(sink)
-            job["model"] = keys.fingerprint(name, chat_template)  # the first run may have downloaded it just now
+            run.load_seconds = time.perf_counter() - starts if lazy else 0.0
+            job["model"] = keys.fingerprint(name, chat_template, engine.llm_engine.model_config)
+            plan = plan_rows(source, found, ours, known, job, journal.path, retry, redo)  # it may be another model
             run.first = None if known.job == job else journals.job_line(job)
-            run.load_seconds = time.perf_counter() - began if lazy else 0.0
-            with noted() as stop, bar:
+            withdraw(sink)
+            with noted() as stop, Progress(int(ours.sum()), int((ours & ~plan.todo).sum()), progress) as bar:
                 run.through(engine, rows(source, found, plan.todo), window or _window(engine), stop, bar)
         elif known.job != job:
             journal.append(journals.job_line(job))
@@ -109,8 +120,8 @@ class _Run:
         self.allow, self.index = allow, index
         self.stopped: str | None = None
         self.load_seconds = 0.0
-        self.tokens = 0
-        self.rates: list[tuple[float, int]] = []  # seconds since the start, tokens so far; one a second
+        self.ran = self.tokens = 0
+        self.rates = [(0.0, 0)]  # seconds since the start, tokens so far; one a second
         self._settings: dict | None = None
         self.first: bytes | None = None  # the job's line, which makes earlier rows of another job void
 
@@ -133,20 +144,21 @@ class _Run:
                         self._write(*entry, output, bar)
                 self.journal.tick()
                 now = time.perf_counter() - start
-                if not self.rates or now - self.rates[-1][0] >= 1:
+                if now - self.rates[-1][0] >= 1:
                     self.rates.append((now, self.tokens))
+            self.rates[max(1, len(self.rates) - 1) :] = [(time.perf_counter() - start, self.tokens)]
         except Exception as error:
-            if isinstance(error, journals.JournalProblem | SourceProblem):
+            if isinstance(error, journals.JournalProblem | SourceProblem | JobStopped):
                 raise
-            raise JobStopped(
-                f"The engine failed ({one_line(error)}). Every row that was finished is in {self.journal.path}: "
-                "run the same command again to go on."
-            ) from error
+            raise JobStopped(f"The engine failed ({one_line(error)}). {self._go_on()}.") from error
         finally:
             if running and alive(engine):
                 engine.abort_request(list(running))
         if stop:
             self.stopped = stop.by.name
+
+    def _go_on(self) -> str:
+        return f"Every row that was finished is in {self.journal.path}: run the same command again to go on"
 
     def _start(self, llm: "LLM", item: tuple, common: dict, running: dict, bar: Progress) -> None:
         """Gives one row to the engine, or rejects it: alone, so that it cannot hurt the others."""
@@ -162,8 +174,12 @@ class _Run:
                 [request] = llm.enqueue([prompt], params, use_tqdm=False)
         except Exception as error:
             if _fatal(error):
-                raise
-            name = row.id if row else _name(piece)
+                where = f"row {number}{f', {row.id!r}' if row else ''}"
+                again = "take this row out if it fails here again"
+                raise JobStopped(
+                    f"The engine failed at {where} ({one_line(error)}). {self._go_on()}; {again}."
+                ) from error
+            name = row.name if row else _name(piece)
             batch = row.batch if row else self.index.batch
             rejected = results.rejected(name, number, one_line(error), batch)
             self._append(place, piece, None, "rejected", "rejected", 0, rejected)
@@ -176,8 +192,7 @@ class _Run:
         tokens = sum(len(completion.token_ids) for completion in output.outputs)
         self.tokens += tokens
         written = results.finished(row, output, status, reason, self.job["model"]["name"])
-        settings = {name: value for name, value in row.settings.items() if name not in IGNORED}
-        self._append(place, piece, settings, status, reason, tokens, written)
+        self._append(place, piece, decisive(row.settings), status, reason, tokens, written)
         bar.count(reason, tokens)
 
     def _append(self, place: int, piece, settings: dict | None, status: str, reason: str, tokens: int, row) -> None:
@@ -187,6 +202,7 @@ class _Run:
         if settings is not None and settings != self._settings:
             self.journal.append(journals.settings_line(settings))
             self._settings = settings
+        self.ran += 1
         key = int(self.index.ids[place]), int(self.index.raws[place]), keys.content(piece)
         self.journal.append(journals.line(key, status, reason, tokens, row))
 
@@ -208,10 +224,11 @@ def _finish(run: _Run, found: Index, plan: Plan, sink: Path, limits: dict, secon
         complete=complete,
         stopped=run.stopped,
         mended=run.journal.mended,
+        ran=run.ran,
         tokens=run.tokens,
         seconds=seconds,
         load_seconds=run.load_seconds,
-        limits=dict(limits),
+        limits=limits,
         lengths=known.tokens[there],
         rates=run.rates,
     )
@@ -224,11 +241,23 @@ def _window(llm: "LLM") -> int:
     return 2 * llm.llm_engine.vllm_config.scheduler_config.max_num_seqs
 
 
-def _name(piece: bytes | dict) -> str | None:
+def _name(piece: bytes | dict) -> str | int | None:
+    """The id of a row that cannot be read further, as it was given."""
     try:
-        return identity(decoded(piece))
+        raw = decoded(piece)
+        identity(raw)
+        return given_id(raw)
     except BadRow:
         return None
+
+
+def _names(argument: str, given: Collection[str], known: Collection[str]) -> tuple[str, ...]:
+    """The names given for an argument, one or more. Raises `ValueError` for one that is none of those known."""
+    names = (given,) if isinstance(given, str) else tuple(given)
+    for name in names:
+        if name not in known:
+            raise ValueError(f"{argument} knows {', '.join(known)}, and not {name!r}.")
+    return names
 
 
 def _fatal(error: Exception) -> bool:

@@ -60,9 +60,14 @@ class Settings(Struct, forbid_unknown_fields=True, omit_defaults=True):
 _NAMED = {"max_completion_tokens", "logprobs", "top_logprobs", "structured_outputs", "response_format", "stream"}
 
 
+def decisive(given: dict[str, Any]) -> dict[str, Any]:
+    """The fields that may decide a result."""
+    return {name: value for name, value in given.items() if name not in IGNORED}
+
+
 def checked(given: dict[str, Any]) -> Settings:
     """The fields with their types and ranges checked. Raises `BadRow` that names the field."""
-    given = {name: value for name, value in given.items() if name not in IGNORED}
+    given = decisive(given)
     for name in given:
         if name in REPLACED and name not in Settings.__struct_fields__:
             raise BadRow(f"{name} is no setting any more: use {REPLACED[name]}")
@@ -91,9 +96,9 @@ def sampling_params(row: Row, common: dict[str, Any], override: dict[str, Any], 
         values["structured_outputs"] = shape
     if seed is not None and "seed" not in values and values.get("temperature", 1) > 0:
         values["seed"] = derived_seed(seed, row.id)
-    if values.get("logit_bias"):
-        values["logit_bias"] = {int(token): bias for token, bias in values["logit_bias"].items()}
     try:
+        if "logit_bias" in values:
+            values["logit_bias"] = {_token_id(token): bias for token, bias in values["logit_bias"].items()}
         return SamplingParams(**values)
     except Exception as error:  # a combination that vLLM refuses
         raise BadRow(one_line(error)) from None
@@ -102,6 +107,13 @@ def sampling_params(row: Row, common: dict[str, Any], override: dict[str, Any], 
 def derived_seed(seed: int, name: str) -> int:
     """31 bits from the job's seed and the row's id."""
     return int.from_bytes(hashlib.blake2b(f"{seed}\0{name}".encode(), digest_size=4).digest()) >> 1
+
+
+def _token_id(name: str) -> int:
+    try:
+        return int(name)
+    except ValueError:
+        raise BadRow(f"logit_bias: {name!r} is no token id") from None
 
 
 def one_line(error: BaseException) -> str:

@@ -10,9 +10,9 @@ import numpy as np
 from helpers.jobs import journal as journals
 from helpers.jobs import keys
 from helpers.jobs.keys import Changed
-from helpers.jobs.report import LIMITS, Report
+from helpers.jobs.report import LIMITS, Report, checked_limits
 from helpers.jobs.rows import Source
-from helpers.jobs.sinks import journal_path, shard_path, write_sink
+from helpers.jobs.sinks import checked_sink, journal_path, shard_path, write_sink
 
 
 class Incomplete(RuntimeError):
@@ -27,8 +27,9 @@ def merge(source: Any, sink: str | Path, shards: int, *, limits: dict[str, float
     """
     if shards < 1:
         raise ValueError(f"{shards} shards are none: give the number that the job was run with.")
-    began, source = time.perf_counter(), Source(source)
-    found, sink = keys.index(source), Path(sink)
+    began, limits = time.perf_counter(), checked_limits(limits)
+    sink, source = checked_sink(Path(sink), source), Source(source)
+    found = keys.index(source)
     place = (found.ids % np.uint64(shards)).astype(np.int64)
     offsets, lacking, paths, jobs = np.full(len(found), -1), [], [], []
     contents = np.zeros(len(found), np.uint64)
@@ -62,7 +63,7 @@ def merge(source: Any, sink: str | Path, shards: int, *, limits: dict[str, float
         rows=len(found),
         ended=dict(sorted(ended.items())),
         seconds=time.perf_counter() - began,
-        limits=dict(limits),
+        limits=limits,
         lengths=lengths,
     )
     report.write(sink)

@@ -1,7 +1,9 @@
 """The files of a job: results, journal and reports beside each other."""
 
 import os
+import re
 from collections.abc import Iterable
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +24,29 @@ def journal_path(sink: Path) -> Path:
     return sink.with_name(sink.name + ".journal")
 
 
-def checked_sink(sink: Path, source: Any) -> Path:
-    """The path for the results. Raises `SourceProblem` when it is the input, or says what it will not be."""
-    if isinstance(source, str | Path) and Path(source).resolve() == sink.resolve():
-        raise SourceProblem(f"{sink} is the input: name another file for the results.")
+def checked_sink(sink: Path, source: Any, shard: tuple[int, int] = (1, 1)) -> Path:
+    """The path for the results of a shard. Raises `SourceProblem` for one that would hurt what is there."""
+    if sink.is_dir():
+        raise SourceProblem(f"{sink} is a folder: name a .jsonl file in it for the results.")
     if sink.suffix in (".gz", ".zst", ".parquet"):
         raise SourceProblem(f"Results are JSON lines, and {sink.name} is not: name a .jsonl file.")
-    return sink
+    path = shard_path(sink, shard)
+    if isinstance(source, str | Path) and Path(source).resolve() == path.resolve():
+        raise SourceProblem(f"{path} is the input: name another file for the results.")
+    return path
+
+
+def shards_of_another_number(sink: Path, count: int) -> Path | None:
+    """A journal of this job in another number of shards, if there is one."""
+    for path in sorted(sink.parent.glob(f"{escape(sink.stem)}-*-of-*{escape(sink.suffix)}.journal")):
+        place = re.fullmatch(r"-\d+-of-(\d+)", path.name[len(sink.stem) : -len(sink.suffix + ".journal")])
+        if place and int(place[1]) != count:
+            return path
+    return None
 
 
 def withdraw(sink: Path) -> None:
-    """Takes away the output and report of an earlier run, which this one makes untrue."""
+    """Takes away the output and report of an earlier run of this job, which this one makes untrue."""
     for ending in ("", ".report.json", ".report.html"):
         sink.with_name(sink.name + ending).unlink(missing_ok=True)
 

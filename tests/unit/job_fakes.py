@@ -14,7 +14,8 @@ class Engine:
     def __init__(self, slots: int = 4, reason=lambda text: "stop"):
         self.slots, self.reason, self.requests = slots, reason, {}
         self.count = self.steps = self.most = 0
-        self.model_config = Fake(model="/models/fake", get_diff_sampling_param=lambda: {"temperature": 0.2})
+        self.model_config = Fake(model="/models/fake", dtype="torch.float32", quantization=None, revision=None)
+        self.model_config.get_diff_sampling_param = lambda: {"temperature": 0.2}
         self.vllm_config = Fake(scheduler_config=Fake(max_num_seqs=slots))
         self.engine_core = Fake(resources=None)
         self.before_step = lambda: None
