@@ -107,6 +107,8 @@ class Journal:
             self.sync()
         finally:
             os.close(self._file)
+            if not self._size:  # of a run that was refused
+                self.path.unlink(missing_ok=True)
             self._lock.release()
 
     def append(self, line: bytes) -> None:

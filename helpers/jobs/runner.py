@@ -87,10 +87,10 @@ def run_job(
     name = model or llm.llm_engine.model_config.model
     common = {"defaults": defaults or {}, "seed": seed}
     common = msgspec.json.decode(msgspec.json.encode(common))  # as the journal gives it back: tuples are lists there
+    if other := shards_of_another_number(whole, shard[1]):
+        raise SourceProblem(f"{other} is of another number of shards: run that number, or remove these journals.")
     with Journal(journal_path(sink), fsync) as journal:
         known = journals.read(journal.path)
-        if other := shards_of_another_number(whole, shard[1]):
-            raise SourceProblem(f"{other} is of another number of shards: run that number, or remove these journals.")
         if sink.exists() and known.job is None:
             raise SourceProblem(f"{sink} is there, and no journal has its rows: move it away or name another output.")
         job = common | {"model": keys.assumed(keys.fingerprint(name, chat_template), known.job)}

@@ -11,6 +11,7 @@ import pytest
 from job_fakes import LLM, batch, plain, read, write
 
 from helpers.jobs import Changed, DuplicateIds, JobStopped, JournalProblem, Report, SourceProblem, merge, run_job
+from helpers.jobs import rows as job_rows
 from helpers.jobs.shards import Incomplete
 
 
@@ -276,8 +277,19 @@ def test_an_input_that_cannot_be_read_is_one_sentence(tmp_path):
             run(LLM(), source, tmp_path / "out.jsonl")
     whole = gzip.compress(write(tmp_path / "raw", map(plain, range(999))).read_bytes())
     (tmp_path / "cut.gz").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(SourceProblem, match="ends in the middle"):
-        run(LLM(), tmp_path / "cut.gz", tmp_path / "out.jsonl")
+    (tmp_path / "torn.parquet").write_bytes(b"PAR1 and no more")
+    for name in ("cut.gz", "torn.parquet"):
+        with pytest.raises(SourceProblem, match=f"{name} ends in the middle or is damaged"):
+            run(LLM(), tmp_path / name, tmp_path / "out.jsonl")
+
+
+@pytest.mark.parametrize("name", ["in.jsonl", "in.gz", "in.zst", "in.parquet"])
+def test_an_input_that_may_not_be_read_is_not_called_damaged(name, tmp_path, monkeypatch):
+    (tmp_path / name).write_bytes(b"")
+    source = job_rows.Source(tmp_path / name)
+    (tmp_path / name).unlink()  # root may read everything; what is gone fails the same way
+    with pytest.raises(SourceProblem, match=rf"{name} cannot be read: No such file or directory\."):
+        list(source)
 
 
 def test_a_stopped_redo_shows_neither_old_answers_nor_an_old_report(tmp_path):
@@ -340,6 +352,199 @@ def test_the_output_is_never_the_input_nor_of_another_kind(tmp_path):
     (tmp_path / "in.csv").write_text("id,prompt\na,b\n")
     with pytest.raises(SourceProblem, match="no known kind"):
         run(lambda: pytest.fail("no engine"), tmp_path / "in.csv", tmp_path / "out.jsonl", model="m")
+
+
+def test_a_file_that_no_journal_backs_is_never_taken_for_the_output(tmp_path):
+    rows = [plain(number) for number in range(6)]
+    source, sink = write(tmp_path / "in.jsonl", rows), tmp_path / "out.jsonl"
+    run(LLM(), source, sink)
+    before = source.read_bytes(), sink.read_bytes()
+    no_engine = {"model": "/models/fake"}
+    with pytest.raises(SourceProblem, match=r"in\.jsonl is there, and no journal has its rows"):
+        run(lambda: pytest.fail("arguments swapped"), sink, source, **no_engine)
+    part = write(tmp_path / "out-1-of-2.jsonl", rows)
+    with pytest.raises(SourceProblem, match="is the input"):
+        run(lambda: pytest.fail("its own shard"), part, sink, shard=(1, 2), **no_engine)
+    journal = tmp_path / "out.jsonl.journal"
+    journal.write_bytes(b"?" + journal.read_bytes()[1:])  # the job's line is damaged: no row counts
+    with pytest.raises(SourceProblem, match="no journal has its rows"):
+        run(lambda: pytest.fail("a damaged journal"), source, sink, **no_engine)
+    with pytest.raises(SourceProblem, match="is the input"):
+        merge(source, source, 2)
+    for folder in (tmp_path, "."):
+        with pytest.raises(SourceProblem, match=r"is a folder: name a \.jsonl file in it"):
+            run(lambda: pytest.fail("a folder"), source, folder, **no_engine)
+    assert before == (source.read_bytes(), sink.read_bytes()) and len(read(part)) == 6
+    assert not (tmp_path / "in.jsonl.journal").exists(), "a refused run leaves no empty journal"
+
+
+def test_another_number_of_shards_does_no_row_again(tmp_path):
+    rows, sink = [plain(number) for number in range(20)], tmp_path / "out.jsonl"
+    run(LLM(), rows, sink, shard=(2, 3))
+    for shard in ((1, 2), (1, 1)):
+        with pytest.raises(SourceProblem, match=r"out-2-of-3\.jsonl\.journal is of another number of shards"):
+            run(lambda: pytest.fail("no engine"), rows, sink, shard=shard, model="/models/fake")
+    assert run(LLM(), rows, tmp_path / "o*t.jsonl").complete and run(LLM(), rows, sink, shard=(1, 3)).complete
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+def test_a_model_that_changes_while_the_engine_starts_costs_no_finished_row(tmp_path, checkpoint):
+    sink, rows = tmp_path / "out.jsonl", [plain(number) for number in range(6)]
+    run(LLM(), rows[:5], sink, model=str(checkpoint))
+
+    def newer():
+        (checkpoint / "config.json").write_text('{"newer": true}')
+        return LLM()
+
+    with pytest.raises(Changed, match=r"model settings: '.+' -> '.+'"):
+        run(newer, rows, sink, model=str(checkpoint))
+    assert len(read(sink)) == 5
+    (checkpoint / "config.json").write_text("{}")
+    rest = LLM()
+    assert run(rest, rows, sink, model=str(checkpoint)).complete and len(rest.given) == 1
+    again = LLM()
+    assert run(lambda: (newer(), again)[1], [*rows, plain(6)], sink, model=str(checkpoint), redo=True).complete
+    assert len(again.given) == 7, "rows of the earlier model are done again too"
+
+
+def test_another_precision_or_quantization_is_another_model(tmp_path):
+    sink, rows = tmp_path / "out.jsonl", [plain(0), plain(1)]
+    run(LLM(), rows[:1], sink)
+    other = LLM()
+    other.llm_engine.model_config.quantization = "fp8"
+    with pytest.raises(Changed, match="model quantization: None -> 'fp8'"):
+        run(lambda: other, rows, sink, model="/models/fake")
+    run(LLM(), rows[:1], sink)
+
+
+def test_a_fresh_machine_without_the_model_goes_on_with_a_journal(tmp_path, checkpoint, monkeypatch):
+    import huggingface_hub
+
+    sink, rows, here = tmp_path / "out.jsonl", [plain(0), plain(1)], [True]
+
+    def snapshot(name, revision=None, local_files_only=False):
+        assert (name, revision, local_files_only) == ("org/model", None, True)
+        if not here[0]:
+            raise FileNotFoundError(name)
+        return str(checkpoint)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    assert run(LLM(), rows[:1], sink, model="org/model").complete
+    here[0] = False
+
+    def fetched():
+        here[0] = True
+        return LLM()
+
+    assert run(lambda: pytest.fail("nothing is missing"), rows[:1], sink, model="org/model").complete
+    assert run(fetched, rows, sink, model="org/model").complete and len(read(sink)) == 2
+    here[0] = False
+    with pytest.raises(Changed, match="model template: None -> "):
+        run(lambda: pytest.fail("no engine"), rows, sink, model="org/model", chat_template="{{ messages }}")
+
+
+def test_a_rejected_row_that_was_corrected_is_done_without_being_asked_for(tmp_path):
+    sink, rows = tmp_path / "out.jsonl", [plain(0), plain(1, temperature=9), plain(2)]
+    assert run(LLM(), rows, sink).ended == {"done: stop": 2, "rejected: rejected": 1}
+    rows[1]["temperature"] = 1
+    llm = LLM()
+    assert run(llm, rows, sink).passed and len(llm.given) == 1 and len(read(sink)) == 3
+    with pytest.raises(Changed, match=r"1 row changed .*'row-2' in row 3 \(top_p None -> 0.5\)"):
+        run(LLM(), [*rows[:2], rows[2] | {"top_p": 0.5}], sink)
+
+
+def test_fields_that_decide_nothing_are_no_change_and_no_difference(tmp_path):
+    sink = tmp_path / "out.jsonl"
+    run(LLM(), [batch(0, model="gpt-4o"), batch(1, model="gpt-4o")], sink)
+    llm = LLM()
+    run(llm, [batch(0, model="gpt-5", user="u"), batch(1)], sink)
+    assert llm.given == []
+    with pytest.raises(Changed, match=r"'row-0' in row 1 \(its prompt\)"):
+        run(LLM(), [batch(0, model="any", messages=[{"role": "user", "content": "new"}]), batch(1)], sink)
+
+
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ({"allow": ("stop", "lenght")}, "allow knows stop, length.* and not 'lenght'"),
+        ({"retry": "fialed"}, "retry knows rejected, failed, and not 'fialed'"),
+        ({"limits": {"lenght": 0.1}}, "lenght=0.1 is none"),
+        ({"limits": {"failed": 5}}, "failed=5 is none: it is a share"),
+        ({"window": 0}, "A window of 0 requests runs none"),
+        ({"shard": (0, 2)}, "Shard 0 of 2 does not exist"),
+    ],
+)
+def test_a_wrong_argument_is_refused_before_anything_is_done(given, said, tmp_path):
+    with pytest.raises(ValueError, match=said):
+        run(lambda: pytest.fail("no engine"), [plain(0)], tmp_path / "out.jsonl", model="m", **given)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_name_is_as_good_as_a_list_of_one(tmp_path):
+    llm = LLM(reason=lambda text: "length" if llm.llm_engine.count == 1 else "stop")
+    assert run(llm, [plain(0)], tmp_path / "out.jsonl", allow="stop").ended == {"failed: length": 1}
+    assert run(llm, [plain(0)], tmp_path / "out.jsonl", retry="failed").passed
+
+
+def test_an_engine_that_fails_at_one_row_names_it(tmp_path):
+    llm, sink = LLM(), tmp_path / "out.jsonl"
+    add = llm.llm_engine.add
+
+    def fail(text, params):
+        if text == "bad":
+            raise RuntimeError("boom")
+        return add(text, params)
+
+    llm.llm_engine.add = fail
+    rows = [*map(plain, range(20)), plain(20, prompt="bad"), plain(21)]
+    with pytest.raises(JobStopped, match=r"failed at row 21, 'row-20' \(boom\)\. .*take this row out if it fails here"):
+        run(llm, rows, sink)
+    assert run(llm, rows[:20] + rows[21:], sink).complete
+
+
+def test_missing_rows_are_said(tmp_path):
+    report = run(LLM(reason=lambda text: "abort"), [plain(0)], tmp_path / "out.jsonl")
+    assert report.exit_code() == 3
+    assert "The engine gave no answer to 1 rows: run the same command again." in repr(report)
+
+
+def test_whole_numbers_as_ids_come_back_as_they_were(tmp_path):
+    rows = [plain(0, id=7), plain(1, id="8"), plain(2, id=9, temperature=9)]
+    run(LLM(), rows, tmp_path / "out.jsonl")
+    found = read(tmp_path / "out.jsonl")
+    assert [row["id"] for row in found] == [7, "8", 9]
+    assert found[2].keys() - {"line"} == found[0].keys(), "a rejected row has the same fields"
+    with pytest.raises(DuplicateIds, match=r"'7' \(again in row 2\)"):
+        run(LLM(), [plain(0, id=7), plain(1, id="7")], tmp_path / "b.jsonl")
+
+
+def test_equal_ids_are_named_in_lines_that_cannot_be_read_further(tmp_path):
+    line = b'{"id": "a", "prompt": "\xff"}'
+    with pytest.raises(DuplicateIds, match=r"'a' \(again in row 2\)"):
+        run(LLM(), write(tmp_path / "in.jsonl", [line, line]), tmp_path / "out.jsonl")
+
+
+def test_an_iterator_that_raises_leaves_no_temporary_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(ZeroDivisionError):
+        run(LLM(), (plain(1 // (3 - number)) for number in range(9)), tmp_path / "out.jsonl")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_report_that_cannot_be_written_is_one_sentence(tmp_path):
+    llm = LLM()
+    llm.llm_engine.before_step = lambda: (tmp_path / "out.jsonl.report.json").mkdir(exist_ok=True)
+    said = r"The report of .* cannot be written \(Is a directory\); no result is lost"
+    with pytest.raises(JournalProblem, match=said):
+        run(llm, [plain(0)], tmp_path / "out.jsonl")
+    assert len(read(tmp_path / "out.jsonl")) == 1
 
 
 def test_one_limit_whatever_its_name(tmp_path):
@@ -405,6 +610,8 @@ def test_a_load_that_outlasts_the_work_says_so(tmp_path):
     report = run(LLM(), [plain(0)], tmp_path / "out.jsonl")
     report.load_seconds, report.seconds = 60.0, 70.0
     assert "a server that stays warm" in repr(report)
+    report.rows = 1000  # the last row of a large job was resumed
+    assert "a server that stays warm" not in repr(report)
 
 
 def test_e6_memory_does_not_grow_with_the_rows(tmp_path):

@@ -40,7 +40,7 @@ def test_the_gate_ends_it_with_3_unless_a_limit_allows(tmp_path, engine, capsys)
     rows = [plain(0), plain(1, prompt="cut")]
     assert run(tmp_path, rows) == 3 and "The gate fails" in capsys.readouterr().out
     assert run(tmp_path, rows, "--limit", "failed=0.5") == 0 and len(engine) == 1
-    assert run(tmp_path, rows, "--retry", "failed", "--allow", "stop,length", "--override", "max_tokens=9") == 0
+    assert run(tmp_path, rows, "--retry", "failed", "--allow", "stop, length", "--override", "max_tokens=9") == 0
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,9 @@ def test_the_gate_ends_it_with_3_unless_a_limit_allows(tmp_path, engine, capsys)
         ([plain(0)], ("--shard", "3/2"), "Shard 3 of 2 does not exist"),
         ([plain(0)], ("--default", "temprature=1"), "unknown field `temprature`"),
         ([plain(0)], ("--override", "best_of=2"), "best_of is no setting any more"),
+        ([plain(0)], ("--allow", "stop,lenght"), "allow knows stop, length"),
+        ([plain(0)], ("--limit", "lenght=0.1"), "The limit lenght=0.1 is none"),
+        ([plain(0)], ("--window", "0"), "A window of 0"),
     ],
 )
 def test_what_is_refused_is_one_sentence_and_2(tmp_path, engine, capsys, rows, more, said):
@@ -80,3 +83,18 @@ def test_shards_and_merge(tmp_path, engine, capsys):
     assert main(merge) == 2 and "out-2-of-2.jsonl.journal lacks" in capsys.readouterr().err
     assert run(tmp_path, rows, "--shard", "2/2") == 0 and main(merge) == 0
     assert [json.loads(line)["id"] for line in (tmp_path / "out.jsonl").open()] == [row["id"] for row in rows]
+
+
+def test_ctrl_c_while_the_engine_starts_is_one_sentence(tmp_path, monkeypatch, capsys):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(helpers, "get_llm", interrupted)
+    assert run(tmp_path, [plain(0)]) == 130
+    assert capsys.readouterr().err == "Stopped by SIGINT: run the same command again to go on.\n"
+
+
+def test_nothing_is_released_where_nothing_was_started(tmp_path, engine, capsys):
+    run(tmp_path, [plain(0)])
+    capsys.readouterr()
+    assert run(tmp_path, [plain(0)]) == 0 and len(engine) == 1 and "o engine" not in capsys.readouterr().out
