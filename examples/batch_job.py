@@ -1,6 +1,6 @@
 """A batch job on every GPU of this machine, one process each: `python examples/batch_job.py IN.jsonl OUT.jsonl`.
 
-A template: copy it and change what `shard` does. Run it again after any end; it does what is missing.
+A template: copy it and change what `shard` does. Run it again after any end, on as many GPUs; it does what is missing.
 """
 
 import multiprocessing
@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 
-from helpers import devices, get_llm, release_llm
+from helpers import devices, get_llm, models, release_llm
 from helpers.jobs import merge, run_job
 
 
@@ -17,10 +17,14 @@ def shard(number: int, count: int, source: str, sink: str) -> None:
     if count > 1:  # before anything touches CUDA
         given = os.environ.get("CUDA_VISIBLE_DEVICES")
         os.environ["CUDA_VISIBLE_DEVICES"] = given.split(",")[number - 1] if given else str(number - 1)
-    llm = get_llm()
-    report = run_job(llm, source, sink, shard=(number, count), allow=("stop", "length"))
+    try:
+        report = run_job(get_llm, source, sink, model=models.model(), shard=(number, count), allow=("stop", "length"))
+        release_llm()
+    except (ValueError, RuntimeError) as problem:  # one sentence says what is wrong, and what to do
+        sys.exit(str(problem))
+    except KeyboardInterrupt:  # while the engine starts; later a job stops in order
+        sys.exit(130)
     print(report)
-    release_llm()
     sys.exit(report.exit_code())
 
 
@@ -32,6 +36,7 @@ def main(source: str, sink: str) -> None:
     for worker in workers:
         worker.start()
     signal.signal(signal.SIGTERM, lambda *_: [worker.terminate() for worker in workers if worker.is_alive()])
+    signal.signal(signal.SIGINT, lambda *_: None)  # a terminal sends it to the workers too
     for worker in workers:
         worker.join()
     codes = [128 - worker.exitcode if worker.exitcode < 0 else worker.exitcode for worker in workers]

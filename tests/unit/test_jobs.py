@@ -627,5 +627,5 @@ def test_e6_memory_does_not_grow_with_the_rows(tmp_path):
         return top
 
     peak(100)  # what is imported on the way
-    small, large = peak(500), peak(5000)
-    assert (large - small) / 4500 < 300, "bytes for each further row; its answer alone takes more"
+    small, large = peak(500), peak(3500)
+    assert (large - small) / 3000 < 300, "bytes for each further row; its answer alone takes more"

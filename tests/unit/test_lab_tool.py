@@ -70,7 +70,7 @@ class Lab(http.server.BaseHTTPRequestHandler):
 def port(monkeypatch):
     monkeypatch.setattr(Lab, "seen", [])
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Lab) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield server.server_port
         server.shutdown()
 
