@@ -24,11 +24,13 @@ def main() -> None:
     tiny = [SamplingParams(temperature=0, max_tokens=1)] * rows
     llm.chat(chats, params)  # the first batch of a shape pays for preparations
     load = sum(construction().seconds.values())
+    limits = llm.llm_engine.vllm_config.scheduler_config  # vLLM's defaults for the server are others
+    same = {"max_num_seqs": limits.max_num_seqs, "max_num_batched_tokens": limits.max_num_batched_tokens}
     embedded = middle([compare.embedded(llm, chats, params, load) for _ in range(ROUNDS)])
     small = middle([compare.embedded(llm, chats, tiny, load) for _ in range(ROUNDS)])
     release_llm()
     print(f"{rows} rows of {size.tokens} tokens; embedded {embedded.rate:,.0f} tokens/s, start {load:.1f} s")
-    with serve() as server:
+    with serve(**same) as server:
         asyncio.run(served(server, chats, params, tiny, embedded, small))
 
 

@@ -14,6 +14,10 @@ from helpers.server import NAME, Server
 RETRIES, TIMEOUT = 4, 600.0  # openai's client waits longer from one retry to the next
 
 
+class RequestFailed(RuntimeError):
+    """The server refused or did not answer a request; the message has its position among those sent."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """What one request gave; times in seconds from when it was sent."""
@@ -38,11 +42,13 @@ def client(server: Server, connections: int) -> openai.AsyncOpenAI:
 
 
 async def ask(api: openai.AsyncOpenAI, messages: list[dict], *, stream: bool = True, **settings: Any) -> Answer:
-    """One chat request. Fields that OpenAI's client does not know go along as they are.
+    """One chat request for one completion. Fields that OpenAI's client does not know go along as they are.
 
-    Streamed, each token is an event that the server writes and the client parses: right for somebody who waits, and
-    costly for a batch. Without, `first_token` is NaN.
+    Streamed, each token is an event that the server writes and the client parses, and `first_token` is measured.
+    Without, it is NaN. Raises `ValueError` for n above 1, and what OpenAI's client raises.
     """
+    if settings.get("n", 1) != 1:
+        raise ValueError(f"n={settings['n']}: this client asks for one completion a request; send {settings['n']}.")
     more = {name: settings.pop(name) for name in list(settings) if name not in _OPENAI} | {"return_token_ids": True}
     given = {"model": NAME, "messages": messages, "extra_body": more, **settings}
     start = time.perf_counter()
@@ -75,17 +81,28 @@ async def closed_loop(
 ) -> list[Answer]:
     """All conversations with at most `concurrency` in flight, in input order: a new one starts as one ends.
 
-    `connections` is the client's pool, by default one for each request in flight.
+    `connections` is the client's pool, by default one for each request in flight. The first failure ends the others:
+    raises `RequestFailed` with its position.
     """
+    connections = concurrency if connections is None else connections
+    if concurrency < 1 or connections < 1:
+        raise ValueError(f"{concurrency} in flight over {connections} connections never end: give 1 or more of both.")
     gate = asyncio.Semaphore(concurrency)
-    async with client(server, connections or concurrency) as api:
+    async with client(server, connections) as api:
 
-        async def one(messages: list[dict], fields: dict[str, Any]) -> Answer:
+        async def one(row: int, messages: list[dict], fields: dict[str, Any]) -> Answer:
             async with gate:
-                return await ask(api, messages, stream=stream, **fields)
+                try:
+                    return await ask(api, messages, stream=stream, **fields)
+                except Exception as error:
+                    raise RequestFailed(f"Request {row} failed: {' '.join(str(error).split())}") from error
 
-        async with asyncio.TaskGroup() as group:  # the first failure ends the others
-            tasks = [group.create_task(one(*pair)) for pair in zip(conversations, settings, strict=True)]
+        try:
+            async with asyncio.TaskGroup() as group:
+                pairs = enumerate(zip(conversations, settings, strict=True))
+                tasks = [group.create_task(one(row, *pair)) for row, pair in pairs]
+        except ExceptionGroup as failed:
+            raise failed.exceptions[0] from failed.exceptions[0].__cause__
         return [task.result() for task in tasks]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from helpers import client, outputs
+from helpers import client
 from helpers.picture import Picture
 
 if TYPE_CHECKING:
@@ -23,6 +23,10 @@ FIELDS = (
 )
 
 
+# What vLLM sets for itself and what decides no token.
+OWN = ("output_kind", "skip_clone", "output_text_buffer_length", "stream_interval", "detokenize")
+
+
 @dataclass(frozen=True)
 class Run:
     """One way through all rows; seconds without the start, which `load_seconds` has."""
@@ -32,7 +36,7 @@ class Run:
     load_seconds: float
     prompts: tuple[tuple[int, ...], ...]  # token ids
     tokens: tuple[tuple[int, ...], ...]  # token ids of the completions
-    first_token: tuple[float, ...] = ()  # seconds; empty where it was not measured
+    first_token: tuple[float, ...] = ()  # seconds; of streamed answers
 
     @property
     def rate(self) -> float:
@@ -41,7 +45,14 @@ class Run:
 
 
 def fields(params: "SamplingParams") -> dict[str, Any]:
-    """Every sampling field as a request sends it, so that nothing is left to the server's defaults."""
+    """The sampling fields as a request sends them, also those at their defaults: the server has defaults of its own.
+
+    Raises `ValueError` for a field outside of `FIELDS` that is not at its default: the two sides would differ.
+    """
+    usual = type(params)()
+    for name in params.__struct_fields__:
+        if name not in (*FIELDS, *OWN) and not name.startswith("_") and getattr(params, name) != getattr(usual, name):
+            raise ValueError(f"{name}={getattr(params, name)!r} is not sent to the server here: leave it out.")
     given = {name: getattr(params, name) for name in FIELDS}
     return {name: value for name, value in given.items() if value is not None and value != []}
 
@@ -51,14 +62,12 @@ def embedded(llm: "LLM", conversations: Sequence, params: Sequence["SamplingPara
     start = time.perf_counter()
     found = llm.chat(list(conversations), list(params))
     took = time.perf_counter() - start
-    first = outputs.requests(found).first_token if all(output.metrics for output in found) else ()
     return Run(
         "embedded, one chat()",
         took,
         load_seconds,
         tuple(tuple(output.prompt_token_ids) for output in found),
         tuple(tuple(output.outputs[0].token_ids) for output in found),
-        tuple(first),
     )
 
 
@@ -78,7 +87,7 @@ async def served(
     sent = list(map(fields, params))
     answers = await client.closed_loop(server, conversations, sent, concurrency, connections, stream)
     took = time.perf_counter() - start
-    name = f"served, {concurrency} in flight" + (f" over {connections} connections" if connections else "")
+    name = f"served, {concurrency} {f'tasks over {connections} connections' if connections else 'in flight'}"
     name += ", streamed" * stream
     return Run(
         name,
@@ -99,35 +108,31 @@ def different(left: Run, right: Run) -> dict[str, list[int]]:
 
 
 def table(runs: Iterable[Run]) -> "pd.DataFrame":
-    """A row a run: tokens a second, that over the first run's, first token (median and p90, s), and the start (s)."""
+    """A row a run: tokens a second, that over the first run's, the start, and the first token (median and p90)."""
     import pandas as pd
 
     runs = list(runs)
     rows = []
     for run in runs:
         first = pd.Series(run.first_token, dtype="float64")
-        rows.append((run.rate, run.rate / runs[0].rate, first.median(), first.quantile(0.9), run.load_seconds))
-    columns = ["tokens/s", f"of {runs[0].name.split(',')[0]}", "first token", "first token p90", "start"]
+        rows.append((run.rate, run.rate / runs[0].rate, run.load_seconds, first.median(), first.quantile(0.9)))
+    columns = ["tokens/s", f"of {runs[0].name.split(',')[0]}", "start, s", "first token, s", "p90, s"]
     return pd.DataFrame(rows, columns=columns, index=pd.Index([run.name for run in runs], name="way"))
 
 
 def draw(runs: Iterable[Run]) -> Picture:
-    """Tokens a second of each way, and the time to first token."""
+    """Tokens a second of each way."""
     from matplotlib.figure import Figure
 
     frame = table(runs)
-    figure = Figure(figsize=(10, 0.8 + 0.42 * len(frame)), layout="constrained", facecolor="white")
-    rate, first = figure.subplots(1, 2, sharey=True)
+    figure = Figure(figsize=(8, 0.8 + 0.35 * len(frame)), layout="constrained", facecolor="white")
+    rate = figure.subplots()
     rate.barh(frame.index, frame["tokens/s"], color="#4477aa")
     rate.bar_label(rate.containers[0], [f"{value:,.0f}" for value in frame["tokens/s"]], padding=3)
     rate.set_xlim(0, 1.15 * frame["tokens/s"].max())
     rate.set_title("tokens/s")
     rate.invert_yaxis()
-    first.barh(frame.index, frame["first token p90"], color="#bbbbbb", label="p90")
-    first.barh(frame.index, frame["first token"], color="#4477aa", height=0.4, label="median")
-    first.set_title("seconds to first token")
-    first.legend(frameon=False, loc="lower right")
-    return Picture(figure, frame.round(3).to_string())
+    return Picture(figure, frame.round(3).to_string(na_rep=""))
 
 
 @dataclass(frozen=True)
@@ -135,22 +140,26 @@ class BreakEven:
     """From one embedded and one served run: when which of the two takes less of the card's time."""
 
     tokens: float  # of one job, above which starting an engine for it pays; infinite where it never does
-    runs_a_day: float  # of a job like the measured one, above which embedded runs fill the card's day
+    embedded_a_day: float  # jobs like the measured one that fill a card's day, each with its start
+    served_a_day: float
     share_of_start: float  # of the embedded job's time
 
     def __repr__(self) -> str:
         pays = f"from {self.tokens:,.0f} tokens on" if self.tokens < float("inf") else "never, by speed alone"
         return (
             f"Against a warm server, starting an engine for a job pays {pays}. "
-            f"The start is {self.share_of_start:.0%} of the job; {self.runs_a_day:,.0f} such runs fill a card's day; "
-            "for more, only a warm server keeps up."
+            f"The start is {self.share_of_start:.0%} of this job; a day of the card has room for "
+            f"{self.embedded_a_day:,.0f} of them embedded, and {self.served_a_day:,.0f} served."
         )
 
 
 def break_even(embedded: Run, served: Run) -> BreakEven:
     """The break-even points; the server is warm, the embedded engine starts for each job."""
     gain = 1 / served.rate - 1 / embedded.rate  # seconds a token
-    whole = embedded.load_seconds + embedded.seconds
+    whole, tokens = embedded.load_seconds + embedded.seconds, sum(map(len, embedded.tokens))
     return BreakEven(
-        embedded.load_seconds / gain if gain > 0 else float("inf"), DAY / whole, embedded.load_seconds / whole
+        embedded.load_seconds / gain if gain > 0 else float("inf"),
+        DAY / whole,
+        DAY * served.rate / tokens,
+        embedded.load_seconds / whole,
     )

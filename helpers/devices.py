@@ -41,6 +41,10 @@ class Machine:
         """Whether the processor multiplies bfloat16 in hardware (AVX512-BF16, AMX-BF16 or Arm's bf16)."""
         return bool(self.instructions & {"avx512_bf16", "amx_bf16", "bf16"})
 
+    def room(self, on: str) -> tuple[int, int]:
+        """Bytes that are free, and all bytes, of "cpu" or of the first card ("cuda")."""
+        return (self.gpus[0].free, self.gpus[0].total) if on == "cuda" else (self.ram_free, self.ram_total)
+
     def __repr__(self) -> str:
         gpus = ", ".join(f"{g.name} ({g.free / GIB:.0f} of {g.total / GIB:.0f} GiB free)" for g in self.gpus)
         ram = f"{self.ram_free / GIB:.0f} of {self.ram_total / GIB:.0f} GiB RAM free"

@@ -28,7 +28,7 @@ def too_big(here: Machine, on: str, model_bytes: int | None, width_ratio: float)
 
     `width_ratio` is the width of the engine's numbers over that of the checkpoint's.
     """
-    room, place = (here.gpus[0].free, here.gpus[0].name) if on == "cuda" else (here.ram_free, "this machine (RAM)")
+    room, place = here.room(on)[0], here.gpus[0].name if on == "cuda" else "this machine (RAM)"
     need = (model_bytes or 0) * width_ratio
     if need <= room:
         return None

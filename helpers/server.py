@@ -1,6 +1,7 @@
 """vLLM's OpenAI-compatible server beside a notebook: on loopback, with a key, and gone when the notebook is."""
 
 import contextlib
+import difflib
 import json
 import os
 import secrets
@@ -27,6 +28,9 @@ NAME = "workbook"  # the model's name in requests
 GRACE = 15.0  # seconds that a server has to end by itself
 
 
+_latest: "Server | None" = None  # of this process
+
+
 class ServerStartFailed(RuntimeError):
     """The server did not get ready; the message says why and where its log is."""
 
@@ -51,18 +55,23 @@ class Server:
         return self.process.poll() is None
 
     def metrics(self) -> "pd.DataFrame":
-        """What the server's /metrics says now: one row a sample, with its labels."""
+        """What the server's /metrics says now: one row a sample, with its labels. Raises when it has ended."""
         import pandas as pd
         from prometheus_client.parser import text_string_to_metric_families
 
+        if not self.alive():
+            raise RuntimeError(f"The server has ended; its log: {self.log}")
         text = get(self.url.removesuffix("/v1") + "/metrics", self.key)
         samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
         return pd.DataFrame([{"name": s.name, "labels": s.labels, "value": s.value} for s in samples])
 
     def metric(self, name: str) -> float:
-        """The sum of a metric's samples; 0 when there are none."""
+        """The sum of a metric's samples. Raises `ValueError` for a name that the server does not have."""
         frame = self.metrics()
-        return float(frame.value[frame.name == name].sum())
+        if not (found := frame.name == name).any():
+            near = difflib.get_close_matches(name, frame.name.unique(), 1, 0)
+            raise ValueError(f"The server has no metric {name!r}; the nearest is {near[0] if near else 'none'}.")
+        return float(frame.value[found].sum())
 
     def stop(self) -> None:
         """Ends the server and every process of its group; safe to call twice."""
@@ -84,12 +93,18 @@ def serve(model: str | None = None, **engine_args: Any) -> Iterator[Server]:
 
 
 def start_server(model: str | None = None, *, timeout: float = 600, **engine_args: Any) -> Server:
-    """Starts the server with the settings that `get_llm` would use, and waits until it has answered a request.
+    """Starts the server with the settings that `get_llm` would pass, and waits until it has answered a request.
 
-    It listens on loopback only, on a free port, with a random key; its output goes to a log file. It is a process group
-    of its own that ends when this process does, however that happens. This process's offline engine is released first:
-    two engines on one device contend. Raises `ServerStartFailed` with the reason, or `EngineStartFailed`.
+    Where neither says anything, vLLM's own defaults count, and the server's are others than the class's
+    (`max_num_seqs`, `max_num_batched_tokens`). It listens on loopback only, on a free port, with a random key that
+    every request needs; its output goes to a log file. It is a process group of its own that ends when this process
+    does, however that happens. This process's offline engine or earlier server is ended first: two engines on one
+    device contend. Raises `ServerStartFailed` with the reason, or `EngineStartFailed`.
     """
+    global _latest
+    if _latest and _latest.alive():
+        print(f"The server at {_latest.url} is stopped first: on one device two engines would contend.")
+        _latest.stop()
     if engine.running():
         print("The offline engine is released first: on one device two engines would contend for memory and cores.")
         engine.release_llm()
@@ -109,20 +124,26 @@ def start_server(model: str | None = None, *, timeout: float = 600, **engine_arg
             server.stop()
             raise
     server.start_seconds = time.perf_counter() - began
-    print(f"{start.short(name)} is served at {server.url} after {server.start_seconds:.0f} s; its log: {log.name}.")
+    print(f"{start.short(name)} is served at {server.url} after {server.start_seconds:.0f} s; its log: {log}")
+    _latest = server
     return server
 
 
 def flags(args: dict[str, Any]) -> list[str]:
-    """Arguments of `vllm.LLM` as the server's command line has them; it has none for the bar of the weights."""
+    """Arguments of `vllm.LLM` as the server's command line has them.
+
+    It has none for the bar of the weights, and for the statistics only the one that switches them off.
+    """
     found = []
     for name, value in args.items():
-        if name == "use_tqdm_on_load":
+        if name == "use_tqdm_on_load" or value is None or (name == "disable_log_stats" and not value):
             continue
         flag = f"--{name.replace('_', '-')}"
         if isinstance(value, bool):
             found.append(flag if value else f"--no-{name.replace('_', '-')}")
-        elif value is not None:
+        elif isinstance(value, list | tuple):
+            found += [flag, *map(str, value)]
+        else:
             found += [flag, json.dumps(value) if isinstance(value, dict) else str(value)]
     return found
 
@@ -148,7 +169,10 @@ def _spawn(arguments: list[str], key: str, log: Path) -> subprocess.Popen:
     environment = os.environ | {"VLLM_API_KEY": key, "VLLM_LOGGING_LEVEL": "INFO"}
     environment.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)  # the server needs its engine in a child
     environment.pop("VLLM_LOGGING_CONFIG_PATH", None)
-    command = [sys.executable, "-m", MODULE, "--served-model-name", NAME, *arguments]
+    guard = str(Path(__file__).with_name("served"))
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [guard, environment.get("PYTHONPATH")]))
+    command = [sys.executable, "-m", MODULE, "--served-model-name", NAME, "--middleware", "key_guard.KeyGuard"]
+    command += arguments
     with log.open("wb") as file:
         return subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("watch.py")), str(GRACE), *command],
@@ -183,7 +207,7 @@ def _wait(server: Server, args: dict[str, Any], until: float) -> None:
 
 def _reason(said: str, args: dict[str, Any]) -> str:
     """One sentence out of the log."""
-    errors = [line for line in said.splitlines() if "Error" in line]
+    errors = [line for line in said.splitlines() if "Error" in line or ": error: " in line]  # argparse's has the second
     return failures.explain(RuntimeError(errors[-1] if errors else "it ended without a word"), said, args).replace(
         "The engine did not start", "The server did not start"
     )

@@ -1,6 +1,7 @@
 """Writes docs/verified.md from what the proofs in the notebooks observed; verified.json keeps a column a device."""
 
 import datetime
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -14,22 +15,32 @@ KEPT, PAGE = ROOT / "docs/verified.json", ROOT / "docs/verified.md"
 
 
 def observed(path: Path) -> tuple[str, dict[str, dict[str, str]]]:
-    """What a run notebook measured with (its first output), and by claim: the notebook, and what was observed."""
+    """What a run notebook measured with (its first output), and by claim: notebook, hash of the cell, observation."""
     about, proofs = "", {}
     for cell in nbformat.read(path, as_version=4).cells:
         for output in cell.get("outputs", []):
             text = output.get("data", {}).get("text/plain", "")
             about = about or text
             if proof := re.match(r"([a-z0-9-]+): .*\nObserved here: (.*)", text, re.DOTALL):
-                proofs[proof[1]] = {"notebook": path.name, "observed": proof[2]}
+                cell_hash = hashlib.blake2b(cell["source"].encode(), digest_size=8).hexdigest()
+                proofs[proof[1]] = {"notebook": path.name, "cell": cell_hash, "observed": proof[2]}
     return about, proofs
 
 
 def update(path: Path, device: str) -> None:
-    """Takes the proofs of a freshly run notebook into the column of `device` ("CPU" or "GPU") and writes the page."""
+    """Takes the proofs of a freshly run notebook into the column of `device` ("CPU" or "GPU") and writes the page.
+
+    What another device observed with an earlier version of a cell is dropped.
+    """
     columns = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     column = columns.setdefault(device, {"claims": {}})
     about, proofs = observed(path)
+    for known in columns.values():
+        known["claims"] = {
+            claim: seen
+            for claim, seen in known["claims"].items()
+            if seen["notebook"] != path.name or (claim in proofs and seen["cell"] == proofs[claim]["cell"])
+        }
     column["claims"] |= proofs
     versions, machine = about.split("; ")
     column["with"] = f"{versions}; {re.split(r' [(]|, ', machine)[0]}"

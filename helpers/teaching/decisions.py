@@ -3,17 +3,17 @@
 from dataclasses import dataclass
 
 OWNERS = ("this job alone", "others too")
+LONG = 10  # times its start: from here on an embedded job's start is less than a tenth of its work
 
 
 @dataclass(frozen=True)
 class Case:
-    """What decides. Times in seconds."""
+    """What decides. Times in seconds of one run."""
 
     owner: str = OWNERS[0]
     interactive: bool = False  # somebody waits for answers: there is an objective for latency
     work: float = 3600.0
     start: float = 60.0
-    every: float = 24 * 3600.0  # from one run to the next
     comparable: bool = False  # results are compared over versions of the model or of vLLM
     observed: bool = False  # somebody must see queue, preemptions and rates while it runs
 
@@ -35,12 +35,15 @@ class Decision:
 
 
 def decide(case: Case) -> Decision:
-    """One of five answers; ownership is asked first, then who waits, then the start against the work."""
+    """One of five answers; ownership is asked first, then who waits, then the start against the work.
+
+    A job that is compared over versions stays embedded even where somebody wants to see it: it pins them itself.
+    """
     if case.interactive and case.owner == OWNERS[0]:
         return SEPARATE
     if case.interactive or case.owner == OWNERS[1]:
         return SHARED
-    if case.start > case.work or (case.start + case.work) > case.every:
+    if case.work < LONG * case.start:
         return WARM
     if case.observed and not case.comparable:
         return SEEN
@@ -49,15 +52,15 @@ def decide(case: Case) -> Decision:
 
 EMBED = Decision(
     "Embed: LLM in the job's own process, on a device of its own.",
-    "It is one bounded job that owns its card, and its start is small against its work, so I embed the engine, pin the "
-    "versions, write each row as it finishes and check the finish reasons at the end.",
+    "It is one bounded job that owns its card, and its start is less than a tenth of its work, so I embed the engine, "
+    "pin the versions, write each row as it finishes and check the finish reasons at the end.",
     "full density and nothing to deploy, for no metrics endpoint and nobody else on the card.",
     "a crash that loses the run, and a truncated data set that nobody notices.",
 )
 WARM = Decision(
     "Server: send the job to an endpoint that is warm already.",
-    "Starting an engine costs more than the work it would do, so the job is a client of a warm server, with hundreds "
-    "of requests in flight and a pool that allows them.",
+    "Starting an engine is more than a tenth of the work it would do, so the job is a client of a warm server, with "
+    "hundreds of requests in flight and a pool that allows them.",
     "some throughput and somebody else's queue, for no start, and metrics while it runs.",
     "paying weights and profiling every time, or a client that lets the batch run empty.",
 )
@@ -86,7 +89,7 @@ SEPARATE = Decision(
 # The four follow-ups, by what is asked.
 SCENARIOS = {
     "a data set of a million rows, once, on a node of your own": Case(work=6 * 3600),
-    "ten requests every ten minutes, from a scheduled job": Case(work=20, every=600),
+    "ten requests every ten minutes, from a scheduled job": Case(work=20),
     "labelling in the background on the card that answers the chat": Case(owner=OWNERS[1], interactive=True),
     "a nightly eval, results compared over model versions": Case(work=2 * 3600, comparable=True, observed=True),
 }

@@ -4,8 +4,6 @@ from typing import Any
 
 from helpers.teaching.decisions import OWNERS, Case, decide
 
-HOUR = 3600.0
-
 
 class DecisionView:
     """Shows the controls in a notebook; its text is the answer for the case it was made with."""
@@ -19,13 +17,12 @@ class DecisionView:
         self._waits = widgets.Checkbox(value=case.interactive, description="Somebody waits for answers", **wide)
         self._work = widgets.FloatText(value=case.work, description="Work, in seconds", **wide)
         self._start = widgets.FloatText(value=case.start, description="Start of an engine, in seconds", **wide)
-        self._every = widgets.FloatText(value=case.every / HOUR, description="It runs every ... hours", **wide)
         self._compare = widgets.Checkbox(
             value=case.comparable, description="Results are compared over versions", **wide
         )
         self._see = widgets.Checkbox(value=case.observed, description="Somebody must see it run", **wide)
         self._answer = widgets.HTML()
-        controls = [self._owner, self._waits, self._work, self._start, self._every, self._compare, self._see]
+        controls = [self._owner, self._waits, self._work, self._start, self._compare, self._see]
         for control in controls:
             control.observe(self._changed, names="value")
         self.box = widgets.VBox([*controls, self._answer])
@@ -41,7 +38,6 @@ class DecisionView:
                 self._waits.value,
                 _positive(self._work),
                 _positive(self._start),
-                _positive(self._every) * HOUR,
                 self._compare.value,
                 self._see.value,
             )

@@ -27,6 +27,6 @@ if __name__ == "__main__":
     parser.add_argument("--dtype")
     given, _ = parser.parse_known_args()
     if given.dtype == "float99":
-        sys.exit("ValueError: argument --dtype: invalid choice: 'float99'")
+        parser.error("argument --dtype: invalid choice: 'float99' (choose from auto, float32)")
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     http.server.ThreadingHTTPServer(("127.0.0.1", given.port), Handler).serve_forever()

@@ -1,8 +1,11 @@
 """Embed or serve: the plain function, its view, and the arithmetic of the comparison."""
 
+import asyncio
+from types import SimpleNamespace
+
 import pytest
 
-from helpers import compare
+from helpers import client, compare
 from helpers.teaching import decisions
 from helpers.teaching.decisions import EMBED, OWNERS, SEEN, SEPARATE, SHARED, WARM, Case, decide
 from helpers.widgets.decision import DecisionView
@@ -16,7 +19,10 @@ from helpers.widgets.decision import DecisionView
         (Case(owner=OWNERS[1], interactive=True), SHARED),
         (Case(interactive=True), SEPARATE),
         (Case(work=20, start=60), WARM),
-        (Case(work=500, start=200, every=600), WARM),
+        (Case(work=599, start=60), WARM),
+        (Case(work=600, start=60), EMBED),
+        (Case(owner=OWNERS[1], work=20), SHARED),
+        (Case(work=20, comparable=True), WARM),
         (Case(observed=True), SEEN),
         (Case(observed=True, comparable=True), EMBED),
     ],
@@ -51,7 +57,8 @@ def run(name, seconds, tokens=10, load=0.0, prompt=(1,), first=()):
 def test_break_even_is_where_the_starts_are_paid_back():
     found = compare.break_even(run("embedded", 2.0, load=8.0), run("served", 4.0))
     assert found.tokens == pytest.approx(80)  # 8 s of start over 0.1 s a token saved
-    assert found.runs_a_day == 8640 and found.share_of_start == 0.8 and "from 80 tokens on" in repr(found)
+    assert found.embedded_a_day == 8640 and found.served_a_day == 21600 and found.share_of_start == 0.8
+    assert "from 80 tokens on" in repr(found) and "8,640 of them embedded, and 21,600 served" in repr(found)
     assert compare.break_even(run("a", 4.0, load=8.0), run("b", 2.0)).tokens == float("inf")
 
 
@@ -64,7 +71,7 @@ def test_f1_prompts_are_compared_before_tokens():
 def test_the_table_and_the_picture_have_a_row_a_way():
     runs = [run("embedded, one chat()", 2.0), run("served", 4.0, first=(0.1, 0.3))]
     table = compare.table(runs)
-    assert table["of embedded"].tolist() == [1.0, 0.5] and table["first token"].iloc[1] == pytest.approx(0.2)
+    assert table["of embedded"].tolist() == [1.0, 0.5] and table["first token, s"].iloc[1] == pytest.approx(0.2)
     picture = compare.draw(runs)
     assert picture._repr_png_().startswith(b"\x89PNG") and "served" in repr(picture)
 
@@ -74,3 +81,28 @@ def test_every_sampling_field_is_sent():
 
     sent = compare.fields(SamplingParams(temperature=0, max_tokens=5))
     assert sent["top_p"] == 1.0 and sent["repetition_penalty"] == 1.0 and sent["top_k"] == 0 and "seed" not in sent
+    compare.fields(SamplingParams(stop=["x"], stop_token_ids=[4], bad_words=["a"], logit_bias={5: 1.0}))
+    for more in ({"n": 2}, {"logprobs": 3}, {"allowed_token_ids": [1]}):
+        with pytest.raises(ValueError, match=f"{next(iter(more))}=.* is not sent to the server"):
+            compare.fields(SamplingParams(**more))
+
+
+def test_what_would_wait_for_ever_or_mix_answers_is_refused():
+    here = SimpleNamespace(url="http://127.0.0.1:9/v1", key="k")
+    for flight, connections in ((0, None), (1, 0)):
+        with pytest.raises(ValueError, match="never end: give 1 or more"):
+            asyncio.run(client.closed_loop(here, [], [], flight, connections))
+    with pytest.raises(ValueError, match="n=2: this client asks for one"):
+        asyncio.run(client.ask(None, [], n=2))
+
+
+def test_a_request_that_fails_is_named_and_ends_the_others(monkeypatch):
+    async def ask(api, messages, **_):
+        if messages == "bad":
+            raise OSError("refused\nhere")
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(client, "ask", ask)
+    here = SimpleNamespace(url="http://127.0.0.1:9/v1", key="k")
+    with pytest.raises(client.RequestFailed, match="Request 2 failed: refused here"):
+        asyncio.run(client.closed_loop(here, ["a", "b", "bad"], [{}] * 3, 3))
