@@ -69,8 +69,8 @@ class Server:
         """The sum of a metric's samples. Raises `ValueError` for a name that the server does not have."""
         frame = self.metrics()
         if not (found := frame.name == name).any():
-            near = difflib.get_close_matches(name, frame.name.unique(), 1, 0)
-            raise ValueError(f"The server has no metric {name!r}; the nearest is {near[0] if near else 'none'}.")
+            near = difflib.get_close_matches(name, frame.name.unique(), 1) or ["in metrics()"]
+            raise ValueError(f"The server has no metric {name!r}; what it has is {near[0]}.")
         return float(frame.value[found].sum())
 
     def stop(self) -> None:

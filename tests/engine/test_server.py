@@ -60,10 +60,16 @@ def test_the_offline_engine_was_released_first(running):
     assert not engine.running() and running.alive() and running.start_seconds > 1
 
 
-@pytest.mark.parametrize("key", ["", "wrong"])
-def test_without_the_key_it_refuses(running, key):
-    with pytest.raises(urllib.error.HTTPError, match="401"):
-        server.get(f"{running.url}/models", key)
+PROMPT = {"model": server.NAME, "prompt": "a", "max_tokens": 1}
+
+
+@pytest.mark.parametrize("path, body", [("/v1/models", None), ("/metrics", None), ("/invocations", PROMPT)])
+def test_without_the_key_it_refuses_on_every_path(running, path, body):
+    url = running.url.removesuffix("/v1") + path
+    for key in ("", "wrong"):
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            server.get(url, key, body)
+    assert server.get(url, running.key, body)
     assert json.loads(server.get(f"{running.url}/models", running.key))["data"][0]["id"] == running.model
 
 
@@ -122,7 +128,11 @@ def test_an_answer_streams_and_a_cancelled_one_leaves_the_engine(running):
     assert answer.first_token < answer.seconds / 2 and len(answer.token_ids) == 128 and answer.finish_reason == "length"
 
 
-def test_metrics_are_a_frame(running):
+def test_metrics_are_a_frame_and_an_unknown_one_is_no_zero(running):
     frame = running.metrics()
     assert {"vllm:num_requests_waiting", "vllm:generation_tokens_total"} <= set(frame.name)
-    assert running.metric("vllm:generation_tokens_total") > 0 and running.metric("no:such_metric") == 0
+    assert running.metric("vllm:generation_tokens_total") > 0
+    near = {"vllm:generation_tokens": "vllm:generation_tokens_total", "no:such_metric": r"in metrics\(\)"}
+    for name, found in near.items():
+        with pytest.raises(ValueError, match=f"no metric '{name}'; what it has is {found}"):
+            running.metric(name)

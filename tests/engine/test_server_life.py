@@ -109,3 +109,17 @@ def test_a_server_that_does_not_start_says_why_in_one_sentence(monkeypatch):
     with pytest.raises(server.ServerStartFailed, match="float99") as error:
         server.start_server(dtype="float99")
     assert str(error.value).startswith("The server did not start:") and "server.log" in str(error.value)
+
+
+def test_a_second_server_ends_the_first(monkeypatch, capsys):
+    from helpers import server
+
+    monkeypatch.setattr(server, "MODULE", STAND_IN)
+    monkeypatch.setenv("PYTHONPATH", path())
+    first = server.start_server()
+    second = server.start_server()
+    assert not first.alive() and second.alive()
+    assert f"The server at {first.url} is stopped first" in capsys.readouterr().out
+    with pytest.raises(RuntimeError, match="The server has ended; its log: "):
+        first.metrics()
+    second.stop()
