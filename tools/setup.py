@@ -20,11 +20,23 @@ PYTHON = VENV / "bin" / "python"
 DONE, INSTALLING = VENV / ".workbook-done", VENV / ".workbook-installing"
 
 # Compiles what an engine imports and lets vLLM look at the model's class, both of which it keeps on disk.
+# What notebooks, engines and the server import is compiled once: with PYTHONDONTWRITEBYTECODE set, as in most
+# containers, each process would compile it anew.
 WARM_UP = """
-import helpers, vllm
+import importlib, helpers
 from vllm import LLM
 from vllm.model_executor.models import ModelRegistry
 ModelRegistry.models["LlamaForCausalLM"].inspect_model_cls()
+for name in (
+    "vllm.model_executor.models.llama", "vllm.v1.worker.cpu_worker", "vllm.v1.worker.gpu_worker",
+    "vllm.v1.core.sched.scheduler", "vllm.v1.executor.uniproc_executor", "vllm.entrypoints.openai.api_server",
+    "compressed_tensors", "helpers.compare", "helpers.jobs.__main__", "ipykernel.kernelapp", "ipywidgets",
+    "jupyterlab.labapp", "matplotlib.backends.backend_agg", "matplotlib.pyplot", "pandas", "pyarrow.parquet",
+):
+    try:
+        importlib.import_module(name)
+    except Exception:
+        pass  # of the other build
 """
 
 
