@@ -19,7 +19,8 @@ def shard(number: int, count: int, source: str, sink: str) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = given.split(",")[number - 1] if given else str(number - 1)
     try:
         report = run_job(get_llm, source, sink, model=models.model(), shard=(number, count), allow=("stop", "length"))
-        release_llm()
+        if report.load_seconds:
+            release_llm()
     except (ValueError, RuntimeError) as problem:  # one sentence says what is wrong, and what to do
         sys.exit(str(problem))
     except KeyboardInterrupt:  # while the engine starts; later a job stops in order
@@ -43,7 +44,10 @@ def main(source: str, sink: str) -> None:
     broken = [code for code in codes if code not in (0, 3)]  # 3: its gate failed; the one over all rows counts
     if broken or count == 1:
         sys.exit(max(broken or codes))
-    report = merge(source, sink, count)
+    try:
+        report = merge(source, sink, count)
+    except (ValueError, RuntimeError) as problem:
+        sys.exit(str(problem))
     print(report)
     sys.exit(report.exit_code())
 

@@ -110,8 +110,9 @@ def fingerprint(model: str, template: str | None, config: "ModelConfig | None" =
     same folder is still noticed. Which files a hub id stands for is known once the engine has loaded them: without
     `config` they are left out.
     """
-    found: dict[str, str | None] = {"name": Path(model).name, "template": template and _hex(template.encode())}
     folder = Path(model)
+    name = folder.name if folder.is_absolute() or folder.is_dir() else model  # a hub id is more than its last part
+    found: dict[str, str | None] = {"name": name, "template": template and _hex(template.encode())}
     if config:
         found |= {"dtype": str(config.dtype), "quantization": config.quantization, "revision": config.revision}
     if config and not folder.is_dir():

@@ -69,7 +69,12 @@ def rejected(name: str | int | None, number: int, reason: str, batch: bool) -> d
         answer = {"text": None, "finish_reason": None, "completions": [], "prompt_tokens": None}
         return {"id": name, "status": "rejected", "error": reason, "line": number} | answer
     error = {"code": "rejected", "message": reason, "line": number}
-    return {"id": f"batch_req_line_{number}", "custom_id": name and str(name), "response": None, "error": error}
+    return {
+        "id": f"batch_req_line_{number}",
+        "custom_id": None if name is None else str(name),
+        "response": None,
+        "error": error,
+    }
 
 
 def _chat_choice(completion) -> dict[str, Any]:

@@ -46,7 +46,8 @@ def merge(source: Any, sink: str | Path, shards: int, *, limits: dict[str, float
             lengths[mine] = known.tokens[entry]
             ended += known.counts(entry)
         paths.append(path)
-        jobs.append(known.job)
+        if mine.any():  # a shard without rows started no engine, which alone knows all of a job
+            jobs.append(known.job)
     if lacking:
         raise Incomplete(f"Not all shards are finished: {'; '.join(lacking)}. Run these shards again.")
     for at, (number, piece) in enumerate(keys.pieces(source)):
@@ -59,7 +60,7 @@ def merge(source: Any, sink: str | Path, shards: int, *, limits: dict[str, float
     write_sink(sink, _rows(paths, place, offsets))
     report = Report(
         sink=str(sink),
-        model=jobs[0]["model"]["name"],
+        model=jobs[0]["model"]["name"] if jobs else "",
         rows=len(found),
         ended=dict(sorted(ended.items())),
         seconds=time.perf_counter() - began,

@@ -31,13 +31,16 @@ def checked_sink(sink: Path, source: Any, shard: tuple[int, int] = (1, 1)) -> Pa
     if sink.suffix in (".gz", ".zst", ".parquet"):
         raise SourceProblem(f"Results are JSON lines, and {sink.name} is not: name a .jsonl file.")
     path = shard_path(sink, shard)
-    if isinstance(source, str | Path) and Path(source).resolve() == path.resolve():
-        raise SourceProblem(f"{path} is the input: name another file for the results.")
+    for written in (path, sink):  # merge writes the second
+        if isinstance(source, str | Path) and Path(source).resolve() == written.resolve():
+            raise SourceProblem(f"{written} is the input: name another file for the results.")
     return path
 
 
 def shards_of_another_number(sink: Path, count: int) -> Path | None:
     """A journal of this job in another number of shards, if there is one."""
+    if count > 1 and journal_path(sink).exists():
+        return journal_path(sink)
     for path in sorted(sink.parent.glob(f"{escape(sink.stem)}-*-of-*{escape(sink.suffix)}.journal")):
         place = re.fullmatch(r"-\d+-of-(\d+)", path.name[len(sink.stem) : -len(sink.suffix + ".journal")])
         if place and int(place[1]) != count:

@@ -261,6 +261,14 @@ def test_shards_are_disjoint_and_merge_checks_that_all_are_there(tmp_path):
         run(LLM(), rows, sink, shard=(4, 3))
 
 
+@pytest.mark.parametrize("count", [0, 2])
+def test_shards_without_rows_are_merged_too(count, tmp_path):
+    rows, sink = [plain(number) for number in range(count)], tmp_path / "out.jsonl"
+    for number in range(1, 6):
+        run(LLM, rows, sink, shard=(number, 5), model="/models/fake")
+    assert merge(rows, sink, 5).passed and len(read(sink)) == count
+
+
 def test_the_gate_is_over_the_rows_of_all_shards(tmp_path):
     rows, sink = [plain(number) for number in range(50)] + [plain(50, prompt="")], tmp_path / "out.jsonl"
     shards = [run(LLM(), rows, sink, shard=(number, 3)) for number in (1, 2, 3)]
@@ -284,7 +292,7 @@ def test_an_input_that_cannot_be_read_is_one_sentence(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["in.jsonl", "in.gz", "in.zst", "in.parquet"])
-def test_an_input_that_may_not_be_read_is_not_called_damaged(name, tmp_path, monkeypatch):
+def test_an_input_that_may_not_be_read_is_not_called_damaged(name, tmp_path):
     (tmp_path / name).write_bytes(b"")
     source = job_rows.Source(tmp_path / name)
     (tmp_path / name).unlink()  # root may read everything; what is gone fails the same way
@@ -362,6 +370,8 @@ def test_a_file_that_no_journal_backs_is_never_taken_for_the_output(tmp_path):
     no_engine = {"model": "/models/fake"}
     with pytest.raises(SourceProblem, match=r"in\.jsonl is there, and no journal has its rows"):
         run(lambda: pytest.fail("arguments swapped"), sink, source, **no_engine)
+    with pytest.raises(SourceProblem, match="is the input"):
+        run(lambda: pytest.fail("what merge would write"), source, source, shard=(1, 2), **no_engine)
     part = write(tmp_path / "out-1-of-2.jsonl", rows)
     with pytest.raises(SourceProblem, match="is the input"):
         run(lambda: pytest.fail("its own shard"), part, sink, shard=(1, 2), **no_engine)
@@ -384,6 +394,10 @@ def test_another_number_of_shards_does_no_row_again(tmp_path):
     for shard in ((1, 2), (1, 1)):
         with pytest.raises(SourceProblem, match=r"out-2-of-3\.jsonl\.journal is of another number of shards"):
             run(lambda: pytest.fail("no engine"), rows, sink, shard=shard, model="/models/fake")
+    single = tmp_path / "single.jsonl"
+    run(LLM(), rows, single)
+    with pytest.raises(SourceProblem, match=r"single\.jsonl\.journal is of another number of shards"):
+        run(lambda: pytest.fail("no engine"), rows, single, shard=(1, 2), model="/models/fake")
     assert run(LLM(), rows, tmp_path / "o*t.jsonl").complete and run(LLM(), rows, sink, shard=(1, 3)).complete
 
 
@@ -446,6 +460,8 @@ def test_a_fresh_machine_without_the_model_goes_on_with_a_journal(tmp_path, chec
     assert run(lambda: pytest.fail("nothing is missing"), rows[:1], sink, model="org/model").complete
     assert run(fetched, rows, sink, model="org/model").complete and len(read(sink)) == 2
     here[0] = False
+    with pytest.raises(Changed, match="model name: 'org/model' -> 'other/model'"):
+        run(lambda: pytest.fail("no engine"), rows, sink, model="other/model")
     with pytest.raises(Changed, match="model template: None -> "):
         run(lambda: pytest.fail("no engine"), rows, sink, model="org/model", chat_template="{{ messages }}")
 
@@ -516,6 +532,8 @@ def test_missing_rows_are_said(tmp_path):
 
 
 def test_whole_numbers_as_ids_come_back_as_they_were(tmp_path):
+    run(LLM(), [batch(0, temperature=9) | {"custom_id": 0}], tmp_path / "batch.jsonl")
+    assert read(tmp_path / "batch.jsonl")[0]["custom_id"] == "0", "OpenAI's ids are text"
     rows = [plain(0, id=7), plain(1, id="8"), plain(2, id=9, temperature=9)]
     run(LLM(), rows, tmp_path / "out.jsonl")
     found = read(tmp_path / "out.jsonl")
