@@ -54,10 +54,11 @@ def main(grace: float, command: list[str]) -> None:
     """Never returns: exits with the command's status, or 0 after it was ended."""
     ctypes.CDLL(None).prctl(36, 1)  # PR_SET_CHILD_SUBREAPER: grandchildren are reaped here
     started: list[int] = []
-    stopped = threading.Event()
+    stopped = False  # no Event: its lock would hang where the signal comes while it is being set
 
     def stop(*_: object) -> None:
-        stopped.set()
+        nonlocal stopped
+        stopped = True
         for group in started:
             end(group, grace)
         os._exit(0)
@@ -69,7 +70,7 @@ def main(grace: float, command: list[str]) -> None:
 
     def follow() -> None:
         code = child.wait()
-        if not stopped.is_set():  # else `stop` is ending the group and says with what status
+        if not stopped:  # else `stop` is ending the group and says with what status
             end(child.pid, grace)  # what it left behind
             os._exit(code if code >= 0 else 128 - code)
 

@@ -60,6 +60,14 @@ def test_a_signal_to_the_watcher_ends_the_group():
     assert process.wait(timeout=10) == 0 and gone(pids)
 
 
+def test_closing_its_input_and_a_signal_at_once_end_the_group():
+    for _ in range(10):  # as `Server.stop` does; the second comes while it works on the first
+        process, pids = start()
+        process.stdin.close()
+        process.terminate()
+        assert process.wait(timeout=10) == 0 and gone(pids)
+
+
 def test_a_server_that_ends_takes_its_children_with_it_and_its_status_is_kept():
     process, pids = start("ends")
     assert process.wait(timeout=10) == 7 and gone(pids)
