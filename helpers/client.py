@@ -9,6 +9,7 @@ from typing import Any
 
 import openai
 
+from helpers.failures import one_line
 from helpers.server import NAME, Server
 
 RETRIES, TIMEOUT = 4, 600.0  # openai's client waits longer from one retry to the next
@@ -95,7 +96,7 @@ async def closed_loop(
                 try:
                     return await ask(api, messages, stream=stream, **fields)
                 except Exception as error:
-                    raise RequestFailed(f"Request {row} failed: {' '.join(str(error).split())}") from error
+                    raise RequestFailed(f"Request {row} failed: {one_line(error)}") from error
 
         try:
             async with asyncio.TaskGroup() as group:

@@ -23,6 +23,11 @@ def explain(error: BaseException, said: str, args: dict[str, Any]) -> str:
     return f"The engine did not start: vLLM refused {args['model']}: {_reason(error, said)}"
 
 
+def one_line(error: BaseException) -> str:
+    """What an exception says, on one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def too_big(here: Machine, on: str, model_bytes: int | None, width_ratio: float) -> str | None:
     """The sentence for weights that cannot fit on "cpu" or "cuda"; None where they may.
 

@@ -19,9 +19,8 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 DONE, INSTALLING = VENV / ".workbook-done", VENV / ".workbook-installing"
 
-# Compiles what an engine imports and lets vLLM look at the model's class, both of which it keeps on disk.
-# What notebooks, engines and the server import is compiled once: with PYTHONDONTWRITEBYTECODE set, as in most
-# containers, each process would compile it anew.
+# Lets vLLM look at the model's class, which it keeps on disk, and compiles what notebooks, engines and the server
+# import: with PYTHONDONTWRITEBYTECODE set, as in most containers, each process would compile it anew.
 WARM_UP = """
 import importlib, helpers
 from vllm import LLM

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from helpers.failures import one_line
 from helpers.guard import alive
 from helpers.jobs import journal as journals
 from helpers.jobs import keys, results
@@ -18,7 +19,7 @@ from helpers.jobs.plan import plan as plan_rows
 from helpers.jobs.progress import Progress
 from helpers.jobs.report import LIMITS, Report, checked_limits
 from helpers.jobs.rows import BadRow, Row, Source, SourceProblem, decoded, given_id, identity, parse
-from helpers.jobs.settings import checked, decisive, one_line, sampling_params
+from helpers.jobs.settings import checked, decisive, sampling_params
 from helpers.jobs.sinks import checked_sink, journal_path, shards_of_another_number, withdraw, write_sink
 from helpers.jobs.stops import noted
 from helpers.timeline import short

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from helpers.failures import one_line
 from helpers.jobs.rows import BadRow, Row
 from helpers.sampling import REPLACED
 
@@ -114,11 +115,6 @@ def _token_id(name: str) -> int:
         return int(name)
     except ValueError:
         raise BadRow(f"logit_bias: {name!r} is no token id") from None
-
-
-def one_line(error: BaseException) -> str:
-    """What an exception says, on one line."""
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _one_limit(given: dict[str, Any]) -> dict[str, Any]:
