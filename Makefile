@@ -1,13 +1,15 @@
 PYTHON ?= python3
 DEVICE ?=
 BIN := .venv/bin
+PYTEST = $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab test test-fast chaos lint notebooks bench lock clean
+.PHONY: help setup lab test test-dtype test-fast chaos lint notebooks bench lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 	@echo "  DEVICE=cpu|gpu overrides what nvidia-smi says; WORKBOOK_MODEL names another model (hub id or folder)"
+	@echo "  WORKBOOK_DTYPE=float32|bfloat16|float16 is the data type of every engine, where it is set"
 
 setup:
 	@$(PYTHON) tools/setup.py $(DEVICE)
@@ -16,7 +18,16 @@ lab: setup  ## JupyterLab on the first notebook (2 minutes the first time, then 
 	@$(BIN)/python tools/lab.py
 
 test: setup lint  ## everything: units, the real engine, the notebooks, a browser; in two processes of a core each
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+	@$(BIN)/python tools/browser.py get
+	@$(PYTEST)
+	@$(BIN)/python tools/browser.py check
+
+# What this machine does not take by itself: bfloat16 where the processor has no units for it, float32 elsewhere.
+OTHER = from helpers import devices as d; print("float32" if d.device() == "cuda" or d.machine().bf16 else "bfloat16")
+
+test-dtype: setup  ## the notebooks and the real engine in the other data type
+	@export WORKBOOK_DTYPE=$$($(BIN)/python -c '$(OTHER)') && echo "WORKBOOK_DTYPE=$$WORKBOOK_DTYPE" \
+	  && $(PYTEST) tests/notebooks tests/engine
 
 test-fast: setup lint  ## the units alone
 	@$(BIN)/python -m pytest tests/unit

@@ -10,6 +10,7 @@ set_environment()
 from helpers.engine import EngineConflict, construction, get_llm, my_turn, release_llm  # noqa: E402
 from helpers.failures import EngineStartFailed  # noqa: E402
 from helpers.guard import EngineBusy  # noqa: E402
+from helpers.quiet import startup_log  # noqa: E402
 from helpers.registry import engines  # noqa: E402
 
 __all__ = [
@@ -22,5 +23,6 @@ __all__ = [
     "get_llm",
     "my_turn",
     "release_llm",
+    "startup_log",
     "workload",
 ]

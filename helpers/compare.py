@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from helpers import client
+from helpers.outputs import NEAR_TIE, parted
 from helpers.picture import Picture
 
 if TYPE_CHECKING:
@@ -99,12 +100,21 @@ async def served(
     )
 
 
-def different(left: Run, right: Run) -> dict[str, list[int]]:
-    """Positions of the rows whose `prompts` differ, and of those whose `tokens` do though the prompts are equal."""
-    rows = range(len(left.prompts))
-    prompts = [row for row in rows if left.prompts[row] != right.prompts[row]]
-    tokens = [row for row in rows if row not in set(prompts) and left.tokens[row] != right.tokens[row]]
-    return {"prompts": prompts, "tokens": tokens}
+def different(left: Run, right: Run, margins: Sequence[Sequence[float]] = ()) -> dict[str, list[int]]:
+    """Positions of the rows whose `prompts` differ, and of those whose `tokens` do though the prompts are equal.
+
+    `margins` are the left run's, from `outputs.margins`: a greedy row that parts where the two best tokens were less
+    than `NEAR_TIE` apart is under `near_ties` instead, since rounding decided it.
+    """
+    found: dict[str, list[int]] = {"prompts": [], "tokens": [], "near_ties": []}
+    for row, (mine, other) in enumerate(zip(left.tokens, right.tokens, strict=True)):
+        position = parted(mine, other)
+        if left.prompts[row] != right.prompts[row]:
+            found["prompts"].append(row)
+        elif position is not None:
+            near = bool(margins) and margins[row][position] < NEAR_TIE
+            found["near_ties" if near else "tokens"].append(row)
+    return found
 
 
 def table(runs: Iterable[Run]) -> "pd.DataFrame":

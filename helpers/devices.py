@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 GIB = 2**30
+DTYPES = ("float32", "bfloat16", "float16")
 CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -133,8 +134,10 @@ def engine_args(here: Machine, model_bytes: int | None, context: int | None) -> 
     """Arguments of `vllm.LLM` that fit the machine `here`.
 
     `model_bytes` is the size of the checkpoint's weights and `context` the longest sequence that the model
-    allows, in tokens; None where unknown. What the caller of `get_llm` passes takes precedence.
+    allows, in tokens; None where unknown. What the caller of `get_llm` passes takes precedence. `WORKBOOK_DTYPE`
+    decides the data type where it is set. Raises `DeviceProblem` where it names none.
     """
+    asked = wanted_dtype()
     args = {"enforce_eager": True, "max_model_len": min(2048, context or 2048), "use_tqdm_on_load": False}
     if device() == "cpu":
         # A few sequences of the model's full length fit; the default, a share of all RAM, is refused on a busy machine.
@@ -143,7 +146,17 @@ def engine_args(here: Machine, model_bytes: int | None, context: int | None) -> 
             args["dtype"] = "float32"  # without bf16 units oneDNN falls back to a path several times slower
     else:
         args["gpu_memory_utilization"] = memory_fraction(here.gpus[0], model_bytes)
+    if asked:
+        args["dtype"] = asked
     return args
+
+
+def wanted_dtype() -> str | None:
+    """The data type that `WORKBOOK_DTYPE` asks for, None where it is unset. Raises `DeviceProblem` for another word."""
+    asked = os.environ.get("WORKBOOK_DTYPE") or None
+    if asked and asked not in DTYPES:
+        raise DeviceProblem(f"WORKBOOK_DTYPE={asked} is no data type: use {', '.join(DTYPES)}, or leave it unset.")
+    return asked
 
 
 @dataclass(frozen=True)

@@ -53,6 +53,7 @@ def get_llm(model: str | None = None, **engine_args: Any) -> "LLM":
     and the way out.
     """
     global _engine
+    start.check_main()
     with _lock:
         name = model or models.model()
         asked = {"model": name} | engine_args
@@ -72,6 +73,7 @@ def get_llm(model: str | None = None, **engine_args: Any) -> "LLM":
         settings = models.config(name)
         with registry.start_lock():
             fitted = start.fit(name, settings, asked)
+            start.listen_for(asked)
             llm = start.construct(fitted | asked | start.lower_memory(asked, on), phases, on)
             _engine = _Engine(llm, asked, fitted, on, phases, Guard(llm))
             registry.register(start.short(name), on)

@@ -43,6 +43,14 @@ def too_big(here: Machine, on: str, model_bytes: int | None, width_ratio: float)
     )
 
 
+def no_main_guard(script: str) -> str:
+    """The sentence for a script that is run again by each process that it spawns."""
+    return (
+        f"{script} starts an engine while it is being imported by a process that it spawned itself: put what it does "
+        'under `if __name__ == "__main__":`.'
+    )
+
+
 def lowered(asked: float, chosen: float, gpu: Gpu) -> str:
     """Says that the memory fraction was lowered, with the arithmetic."""
     return (
@@ -82,6 +90,7 @@ def _memory(match: re.Match, args: dict[str, Any]) -> str:
 
 
 _KNOWN: list[tuple[str, Callable[[re.Match, dict[str, Any]], str]]] = [
+    (r"EngineStartFailed: (\S+ starts an engine while it is being imported[^\n]*)", lambda m, a: m[1]),
     (r"ree memory on device [^(]*\(([\d.]+)/([\d.]+) GiB\).*?utilization \([\d.]+, ([\d.]+) GiB\)", _memory),
     (
         r"Available memory on node \d+ \(([\d.]+)/([\d.]+) GiB\).*?\([\d.]+, ([\d.]+) GiB\)",

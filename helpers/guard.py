@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from helpers.quiet import calling
+
 if TYPE_CHECKING:
     from vllm import LLM
 
@@ -28,6 +30,7 @@ class Guard:
       call never returns (vLLM 0.32, engine in this process).
     * A call that ends by any exception takes its unfinished requests with it.
     * `use_tqdm` is off unless asked for: progress bars end up in saved outputs.
+    * `abort_request` takes the ids that `enqueue` returns as well as those of outputs, and says which are not there.
     """
 
     def __init__(self, llm: "LLM"):
@@ -43,6 +46,7 @@ class Guard:
                 setattr(llm, name, self._call(getattr(llm, name)))
         for name in ("step", "add_request"):
             setattr(self._engine, name, self._step(getattr(self._engine, name)))
+        self._engine.abort_request = self._abort_any(self._engine.abort_request)
 
     def alive(self) -> bool:
         """Whether the engine still runs; one in a child process can die without this process."""
@@ -56,6 +60,23 @@ class Guard:
         """Takes requests out of the engine."""
         if ids:
             self._engine.abort_request(list(ids), internal=True)
+
+    def _abort_any(self, method):
+        """vLLM's `abort_request` ignores an id of the wrong kind without a word: `enqueue` returns the internal one."""
+
+        @functools.wraps(method)
+        def abort_request(request_ids, internal=False):
+            if internal:
+                return method(request_ids, internal=True)
+            processor = self._engine.output_processor
+            outer = [name for name in request_ids if name in processor.external_req_ids]
+            inner = [n for n in request_ids if n in processor.request_states or n in processor.parent_requests]
+            if gone := set(request_ids) - {*outer, *inner}:
+                print(f"Not aborted: {', '.join(sorted(gone))}. No request in the engine has this id: has it ended?")
+            method(outer)
+            method(inner, internal=True)
+
+        return abort_request
 
     @contextmanager
     def turn(self, timeout: float | None = 0) -> Iterator[None]:
@@ -77,7 +98,7 @@ class Guard:
 
         @functools.wraps(method)
         def call(*args, **kwargs):
-            with self.turn(), self._interrupts():
+            with self.turn(), self._interrupts(), calling():
                 before = self.pending()
                 try:
                     return method(*args, **_without_bar(signature, args, kwargs))

@@ -1,6 +1,7 @@
 """Which model the notebooks run, and the default one made ready."""
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -130,8 +131,8 @@ def _from_hub(name: str) -> str:
         raise ModelProblem(f"{name!r} is neither a folder nor a hub id: {error}") from error
 
 
-def weight_bytes(name: str) -> int | None:
-    """Bytes of the checkpoint's safetensors files, or None where they are not on this disk yet."""
+def weight_files(name: str) -> list[Path]:
+    """The checkpoint's safetensors files; none where they are not on this disk yet."""
     folder = Path(name).expanduser()
     if not folder.is_dir():
         from huggingface_hub import snapshot_download
@@ -140,14 +141,42 @@ def weight_bytes(name: str) -> int | None:
         try:
             folder = Path(snapshot_download(name, local_files_only=True))
         except (LocalEntryNotFoundError, ValueError):
-            return None
-    return sum(file.stat().st_size for file in folder.glob("*.safetensors")) or None
+            return []
+    return sorted(folder.glob("*.safetensors"))
+
+
+def weight_bytes(name: str) -> int | None:
+    """Bytes of the checkpoint's safetensors files, or None where they are not on this disk yet."""
+    return sum(file.stat().st_size for file in weight_files(name)) or None
+
+
+def parameters(name: str) -> int | None:
+    """How many numbers the checkpoint's weights are, or None where they are not on this disk yet.
+
+    Weights that the output layer shares with the embedding count once. The engine's own tensors do not tell: on a CPU
+    vLLM repacks the linear layers into a form that `parameters()` does not see.
+    """
+    from safetensors import safe_open
+
+    settings = config(name)
+    tied = settings.get("tie_word_embeddings", _text(settings).get("tie_word_embeddings", False))
+    shapes = {}
+    for file in weight_files(name):
+        with safe_open(file, "np") as tensors:
+            shapes |= {key: tensors.get_slice(key).get_shape() for key in tensors.keys()}  # noqa: SIM118
+    if tied:
+        shapes.pop("lm_head.weight", None)
+    return sum(map(math.prod, shapes.values())) or None
 
 
 def context_length(settings: dict) -> int | None:
     """The longest sequence, in tokens, that a `config.json` names; None where it names none."""
-    text = settings.get("text_config", settings)  # multimodal models keep the language model's part there
-    return text.get("max_position_embeddings")
+    return _text(settings).get("max_position_embeddings")
+
+
+def _text(settings: dict) -> dict:
+    """The language model's part of a `config.json`; multimodal models keep it apart."""
+    return settings.get("text_config", settings)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from vllm import RequestOutput
 
 NO_TIMINGS = "These outputs carry no timings: build the engine with get_llm(disable_log_stats=False) to have them."
+# Nats between the two best tokens below which rounding may decide. bfloat16 keeps 8 significant bits: logits between 16
+# and 32 are 0.125 apart, and each of the two can be rounded to a neighbour.
+NEAR_TIE = 0.3
 NO_LOGPROBS = "These outputs carry no log probabilities: ask for them with SamplingParams(logprobs=N)."
 
 
@@ -67,8 +70,9 @@ def completions(outputs: "Iterable[RequestOutput]") -> pd.DataFrame:
 
 
 def tokens(outputs: "Iterable[RequestOutput]") -> pd.DataFrame:
-    """One row a completion token: its text, log probability, probability, rank, and the `alternatives`.
+    """One row a completion token: its text, log probability, probability, rank, `margin`, and the `alternatives`.
 
+    `margin` is the distance in nats between the two most probable tokens there, NaN with logprobs below 2.
     `alternatives` lists (token, probability), the most probable first. Probabilities are the model's own, before
     temperature and the filters. Without log probabilities all of these are empty or NaN, with a warning.
     """
@@ -90,6 +94,7 @@ def tokens(outputs: "Iterable[RequestOutput]") -> pd.DataFrame:
                         chosen.logprob if chosen else math.nan,
                         math.exp(chosen.logprob) if chosen else math.nan,
                         chosen.rank if chosen else None,
+                        ranked[0].logprob - ranked[1].logprob if len(ranked) > 1 else math.nan,
                         [(entry.decoded_token, math.exp(entry.logprob)) for entry in ranked],
                     )
                 )
@@ -107,6 +112,7 @@ _TOKEN_TYPES = {
     "logprob": "float64",
     "probability": "float64",
     "rank": "Int64",
+    "margin": "float64",
     "alternatives": "object",
 }
 
@@ -118,22 +124,31 @@ def finish_reasons(outputs: "Iterable[RequestOutput]") -> pd.DataFrame:
     return pd.DataFrame({"count": counts.astype("int64"), "share": (counts / max(1, counts.sum())).astype("float64")})
 
 
-def first_difference(left: "RequestOutput", right: "RequestOutput") -> dict[str, Any] | None:
-    """Where the first completions of two outputs part: `position`, the two token ids, and `gap`.
+def margins(outputs: "Iterable[RequestOutput]") -> list[list[float]]:
+    """For the first completion of each output, the `margin` of `tokens` at every position; needs logprobs=2 or more."""
+    return [tokens([output]).query("index == 0").margin.to_list() for output in outputs]
 
-    `gap` is how much more probable the left one's token was than the right one's, to the left model: near 0, rounding
-    decides which one wins. NaN without log probabilities, and for a token that is not among them. None when the
-    completions are equal.
+
+def first_difference(left: "RequestOutput", right: "RequestOutput") -> dict[str, Any] | None:
+    """Where the first completions of two outputs part: `position`, the two token ids, and `margin`.
+
+    `margin` is how far apart the two most probable tokens were there, in nats, to the left model: below `NEAR_TIE`,
+    rounding decides which one wins. NaN without log probabilities. None when the completions are equal.
     """
-    a, b = left.outputs[0], right.outputs[0]
-    if list(a.token_ids) == list(b.token_ids):
+    mine, other = left.outputs[0].token_ids, right.outputs[0].token_ids
+    position = parted(mine, other)
+    if position is None:
         return None
-    pairs = enumerate(zip_longest(a.token_ids, b.token_ids))
-    position, (mine, other) = next((at, pair) for at, pair in pairs if pair[0] != pair[1])
-    step = a.logprobs[position] if a.logprobs and position < len(a.logprobs) else {}
-    known = mine in step and other in step
-    gap = math.exp(step[mine].logprob) - math.exp(step[other].logprob) if known else math.nan
-    return {"position": position, "left": mine, "right": other, "gap": gap}
+    known = margins([left])[0] if left.outputs[0].logprobs else []
+    pair = (ids[position] if position < len(ids) else None for ids in (mine, other))
+    margin = known[position] if position < len(known) else math.nan
+    return dict(zip(("position", "left", "right"), (position, *pair), strict=True)) | {"margin": margin}
+
+
+def parted(left: Sequence[int], right: Sequence[int]) -> int | None:
+    """The first position at which two sequences of token ids differ; None when they are equal."""
+    pairs = zip_longest(left, right)
+    return next((position for position, (mine, other) in enumerate(pairs) if mine != other), None)
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Keeps start-up noise out of cells while warnings that matter stay visible."""
+"""Keeps start-up messages out of cells, but for those that speak of what the reader set; a log has the others."""
 
 import logging
 import os
@@ -7,60 +7,114 @@ import re
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
-# What the engine says about settings that this workbook chose, or that a notebook cannot change.
-NOISE = re.compile(
-    "|".join(
-        [
-            "random state of the Python process",  # undone: see generators_kept
-            "Enforce eager set",
-            "Inductor compilation was disabled",
-            "Triton is not installed",
-            "Triton not available",
-            "requires Triton",
-            "not found in LD_PRELOAD",
-            "OMP_NUM_THREADS=",
-            "torch.set_num_threads",
-            "NUMA binding",
-            "hostname of the client socket",
-            "generation flags are not valid",
-            "is already registered",
-            "VLLM_DIST_IDENT",
-            "Process manager: force killing",  # how an engine in a child process is ended
-        ]
-    )
-)
+from helpers import devices
+
+# What of the reader's own a start-up message can speak of, beside the names that `spoken_of` was given.
+MODEL = r"\b(?:the|this|your) model\b|generation.config|config\.json|chat.template|tokenizer"
+STARTER = "WORKBOOK_STARTER"  # the process that starts an engine; its children find it in their environment
+PREFIXES = ("VLLM_", "HF_", "CUDA_", "OMP_", "TORCH_", "PYTORCH_", "NCCL_", "WORKBOOK_")
 
 
-class Noise(logging.Filter):
-    """Lets a record through unless its message is in `NOISE`; named in logging.json, which vLLM reads."""
+class Rule(logging.Filter):
+    """Which of vLLM's warnings a reader sees; named in logging.json, which vLLM reads.
+
+    What is said about a call of theirs is shown. Of a start, and of what comes before one, only errors are, and what
+    speaks of something that they set: an argument, a variable of the environment, the model. The rest is in
+    `startup_log`.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        return not NOISE.search(record.getMessage())
+        if os.environ.get(STARTER, _me()) != _me():  # in an engine's child: who reads its start judges the lines
+            return record.levelno >= logging.WARNING
+        warned, message = record.levelno >= logging.WARNING, record.getMessage()
+        if record.levelno >= logging.ERROR or (warned and (_calls or shown(message))):
+            return True
+        _kept.append(f"{record.levelname}: {message}")
+        return False
 
 
-_noise = Noise()
+@dataclass(frozen=True)
+class Log:
+    """Start-up messages that were not shown, in the order in which they came."""
+
+    lines: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines) or "No start-up message was held back."
+
+
+def startup_log() -> Log:
+    """What this process's engines said while they started and a cell did not show: the last 500 lines."""
+    return Log(tuple(_kept))
+
+
+def spoken_of(arguments: Iterable[str], model: str) -> None:
+    """Makes messages visible that speak of these arguments of `vllm.LLM`, or of this model."""
+    global _spoken_of
+    names = [re.escape(name).replace("_", "[ _-]") for name in arguments if name != "model"]
+    _spoken_of = "|".join([*(rf"\b{name}\b" for name in names), re.escape(Path(model).name)])
+
+
+def shown(message: str) -> bool:
+    """Whether a start-up message speaks of something that the reader set."""
+    words = [MODEL, _spoken_of, *(rf"\b{name}\b" for name in _set_by_reader())]
+    return bool(re.search("|".join(filter(None, words)), message, re.IGNORECASE))
+
+
+@contextmanager
+def calling() -> Iterator[None]:
+    """Around a reader's own call of the engine: what is said meanwhile is about it, and is shown."""
+    global _calls
+    _calls += 1
+    try:
+        yield
+    finally:
+        _calls -= 1
 
 
 @contextmanager
 def quiet() -> Iterator[list[str]]:
-    """Drops `NOISE` from the libraries' loggers and from file descriptor 2: native code and children write there.
+    """Holds back what says nothing about the reader's settings, from the libraries' loggers and from file descriptor
+    2: native code and children write there.
 
-    The list that it yields holds, afterwards, the lines of that descriptor which are not noise. They are shown too,
-    unless the block ends by an exception: then they are for whoever explains it.
+    The list that it yields holds, afterwards, the lines of that descriptor. Those that speak of the reader's settings
+    are shown, unless the block ends by an exception: then all are for whoever explains it.
     """
     for name in ("transformers", "torch"):
         for handler in logging.getLogger(name).handlers:
-            handler.addFilter(_noise)  # once: a second call with the same filter does nothing
+            handler.addFilter(_rule)  # once: a second call with the same filter does nothing
     said: list[str] = []
     with warnings.catch_warnings(), _filenos(), _native_stderr(said):
         warnings.simplefilter("ignore", FutureWarning)
         warnings.simplefilter("ignore", DeprecationWarning)
         yield said
     for line in said:
-        print(line, file=sys.stderr)
+        if shown(line) or re.search(r"\b(ERROR|CRITICAL)\b", line):
+            print(line, file=sys.stderr)
+        else:
+            _kept.append(line)
+
+
+def _me() -> str:
+    return str(os.getpid())
+
+
+def _set_by_reader() -> list[str]:
+    """The variables of the environment that are not as this package sets them."""
+    ours = devices.environment()
+    return [n for n, value in os.environ.items() if n.startswith(PREFIXES) and n != STARTER and value != ours.get(n)]
+
+
+_rule = Rule()
+_kept: deque[str] = deque(maxlen=500)
+_spoken_of = ""
+_calls = 0
 
 
 @contextmanager
@@ -82,7 +136,7 @@ def _filenos() -> Iterator[None]:
 
 @contextmanager
 def _native_stderr(said: list[str]) -> Iterator[None]:
-    """Collects in `said` the lines that are written to file descriptor 2 and are not noise."""
+    """Collects in `said` the lines that are written to file descriptor 2."""
     kept = os.dup(2)
     try:
         with tempfile.TemporaryFile() as held:
@@ -93,7 +147,7 @@ def _native_stderr(said: list[str]) -> Iterator[None]:
                 os.dup2(kept, 2)
                 held.seek(0)
                 lines = held.read().decode(errors="replace").splitlines()
-                said += [line for line in lines if line.strip() and not NOISE.search(line)]
+                said += [line for line in lines if line.strip()]
     finally:
         os.close(kept)
 

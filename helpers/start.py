@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+import multiprocessing
 import os
 import signal
 import sys
@@ -15,10 +16,21 @@ from unittest.mock import patch
 
 from helpers import devices, failures, memory, models, registry
 from helpers.phases import Phases, watch_construction
-from helpers.quiet import generators_kept, quiet
+from helpers.quiet import STARTER, generators_kept, quiet, spoken_of
 
 if TYPE_CHECKING:
     from vllm import LLM
+
+
+def check_main() -> None:
+    """Raises `EngineStartFailed` in a child that multiprocessing spawns while it imports the parent's script.
+
+    That script starts an engine outside of a main guard: each child would start one again, for ever.
+    """
+    if not getattr(multiprocessing.current_process(), "_inheriting", False):  # what multiprocessing itself asks
+        return
+    script = getattr(sys.modules.get("__mp_main__", sys.modules["__main__"]), "__file__", None) or sys.argv[0]
+    raise failures.EngineStartFailed(failures.no_main_guard(script))
 
 
 def import_vllm(phases: Phases) -> None:
@@ -53,6 +65,11 @@ def fit(name: str, settings: dict, asked: dict[str, Any]) -> dict[str, Any]:
     if said := failures.too_big(here, devices.device(), weights, 2 if doubled else 1):
         raise failures.EngineStartFailed(f"{said} {registry.others()}".strip())
     return fitted
+
+
+def listen_for(asked: dict[str, Any]) -> None:
+    """Lets start-up messages be seen that speak of what was asked for, by arguments or by `WORKBOOK_DTYPE`."""
+    spoken_of([*asked, *(["dtype"] if devices.wanted_dtype() else [])], asked["model"])
 
 
 def construct(args: dict[str, Any], phases: Phases, on: str) -> "LLM":
@@ -99,7 +116,8 @@ def _children_undisturbed() -> Iterator[None]:
     resource_tracker.ensure_running()  # now: where it starts later, it lets SIGINT through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        with patch.dict(os.environ, PYTHONWARNINGS=os.environ.get("PYTHONWARNINGS", "ignore::FutureWarning")):
+        quieter = {"PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", "ignore::FutureWarning")}
+        with patch.dict(os.environ, quieter | {STARTER: str(os.getpid())}):
             yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

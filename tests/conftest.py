@@ -1,6 +1,7 @@
 """Folders with shared helpers, and how the tests are spread over two processes (`make test`)."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -8,6 +9,9 @@ import pytest
 
 for folder in ("unit", "notebooks", "engine"):
     sys.path.insert(0, str(Path(__file__).parent / folder))
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background, as by nohup or a CI
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # programs that tests start have the default then
 
 if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     # One core for each: the threads of two engines on the same cores wait for each other most of the time.

@@ -22,6 +22,7 @@ from helpers.jobs.rows import BadRow, Row, Source, SourceProblem, decoded, given
 from helpers.jobs.settings import checked, decisive, sampling_params
 from helpers.jobs.sinks import checked_sink, journal_path, shards_of_another_number, withdraw, write_sink
 from helpers.jobs.stops import noted
+from helpers.start import check_main
 from helpers.timeline import short
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ def run_job(
     when the disk is full, and `JobStopped` when the engine fails.
     """
     began = time.perf_counter()
+    check_main()  # a spawned child must not wait for its parent's journal
     allow, retry = _names("allow", allow, results.REASONS), _names("retry", retry, journals.STATUSES[1:])
     limits = checked_limits(limits)
     if window is not None and window < 1:

@@ -11,7 +11,9 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).parents[2]
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+sys.path.insert(0, str(ROOT / "tools"))
+from browser import find  # noqa: E402
+
 QUIET = [
     "--no-sandbox",
     "--disable-gpu",
@@ -54,10 +56,11 @@ def lab(theme, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def browser():
-    if not CHROMIUM and not os.environ.get("CI"):
-        pytest.skip("no Chromium on this machine: `apt install chromium`")
+    path = find()
+    if not path and not os.environ.get("CI"):
+        pytest.skip("no Chromium on this machine")
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=QUIET)
+        chromium = playwright.chromium.launch(executable_path=path, args=QUIET)
         yield chromium
         chromium.close()
 

@@ -17,7 +17,7 @@ class Engine:
     """Requests are (id, steps left); a step takes one from each and finishes those at zero."""
 
     def __init__(self):
-        self.output_processor = types.SimpleNamespace(request_states={})
+        self.output_processor = types.SimpleNamespace(request_states={}, parent_requests={}, external_req_ids={})
         self.during_step = lambda: None
         self.engine_core = types.SimpleNamespace(shutdown=lambda: None)
         config = types.SimpleNamespace(model_config=types.SimpleNamespace(dtype="torch.float32"))
@@ -40,9 +40,10 @@ class Engine:
         return done
 
     def abort_request(self, ids, internal=False):
-        assert internal
+        """As vLLM's: an id of the other kind is ignored."""
         for name in ids:
-            self.output_processor.request_states.pop(name)
+            for inner in [name] if internal else self.output_processor.external_req_ids.get(name, []):
+                self.output_processor.request_states.pop(inner, None)
 
 
 class LLM:

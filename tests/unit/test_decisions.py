@@ -1,6 +1,7 @@
 """Embed or serve: the plain function, its view, and the arithmetic of the comparison."""
 
 import asyncio
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -64,8 +65,15 @@ def test_break_even_is_where_the_starts_are_paid_back():
 
 def test_f1_prompts_are_compared_before_tokens():
     one, other = run("a", 1.0), run("b", 1.0, tokens=9, prompt=(7,))
-    assert compare.different(one, one) == {"prompts": [], "tokens": []}
-    assert compare.different(one, other) == {"prompts": [0], "tokens": [1]}
+    assert compare.different(one, one) == {"prompts": [], "tokens": [], "near_ties": []}
+    assert compare.different(one, other) == {"prompts": [0], "tokens": [1], "near_ties": []}
+
+
+@pytest.mark.parametrize("margin, under", [(0.1, "near_ties"), (2.0, "tokens"), (math.nan, "tokens")])
+def test_a_row_that_parts_at_a_near_tie_is_listed_as_one(margin, under):
+    one, other = run("a", 1.0), run("b", 1.0, tokens=9)
+    margins = [[5.0] * 9 + [margin]] * 2
+    assert compare.different(one, other, margins) == {"prompts": [], "tokens": [], "near_ties": []} | {under: [0, 1]}
 
 
 def test_the_table_and_the_picture_have_a_row_a_way():

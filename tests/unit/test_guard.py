@@ -22,6 +22,14 @@ def guard(llm):
     return Guard(llm)
 
 
+@pytest.fixture(autouse=True)
+def interrupts():
+    """Python's own handler, whatever started the tests."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def press():
     """What Ctrl-C and the stop button send."""
     os.kill(os.getpid(), signal.SIGINT)
@@ -157,3 +165,25 @@ def test_requests_that_a_living_thread_has_queued_are_not_taken_by_another(llm, 
         llm.generate(["mine"])
     free.set()
     thread.join()
+
+
+def test_an_ignored_interrupt_stays_ignored_as_by_vllm_itself(llm, guard):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    llm.llm_engine.during_step = press
+    assert llm.generate(["aaa"]) == ["aaa"] and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_a_request_is_aborted_by_the_id_of_enqueue_and_by_the_id_of_its_output(llm, guard, capsys):
+    for outer in ("a", "bb", "ccc"):
+        llm.enqueue([outer])
+    states = llm.llm_engine.output_processor
+    states.external_req_ids = {f"{name}-outer": [name] for name in states.request_states}
+    llm.llm_engine.abort_request(["a", "bb-outer"])
+    assert guard.pending() == {"ccc"} and capsys.readouterr().out == ""
+
+
+def test_an_id_that_is_not_in_the_engine_is_said_and_hurts_no_other(llm, guard, capsys):
+    llm.enqueue(["a"])
+    llm.llm_engine.abort_request(["a", "7"])
+    assert guard.pending() == set()
+    assert capsys.readouterr().out == ("Not aborted: 7. No request in the engine has this id: has it ended?\n")

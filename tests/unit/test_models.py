@@ -3,6 +3,7 @@
 import json
 import subprocess
 
+import numpy as np
 import pytest
 from huggingface_hub import constants, errors
 
@@ -140,3 +141,14 @@ def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
     monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path / "file" / "cache"))
     with pytest.raises(models.ModelProblem, match="cannot be written"):
         models.default_model()
+
+
+@pytest.mark.parametrize("tied, count", [(True, 28), (False, 40)])
+def test_parameters_are_counted_once_over_all_files(tied, count, tmp_path):
+    from safetensors.numpy import save_file
+
+    embedding, other = np.zeros((4, 3), np.float16), np.zeros((4, 4), np.float16)
+    save_file({"model.embed_tokens.weight": embedding, "lm_head.weight": embedding}, tmp_path / "a.safetensors")
+    save_file({"model.w": other}, tmp_path / "b.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"tie_word_embeddings": tied}))
+    assert models.parameters(str(tmp_path)) == count

@@ -104,11 +104,14 @@ def test_records_are_valid_json():
     assert json.loads(text)[1]["b"] is None and json.loads(text)[2]["a"] == 1.5
 
 
-def test_b4_the_first_differing_token_and_its_gap():
+def test_where_two_answers_part_and_how_near_the_two_best_tokens_were():
     steps = [{5: logprob(0.0)}, {6: logprob(math.log(0.5)), 7: logprob(math.log(0.4))}]
     left = request(completions=[completion(logprobs=steps)])
     assert outputs.first_difference(left, request()) is None
     other = outputs.first_difference(left, request(completions=[completion(token_ids=[5, 7])]))
-    assert (other["position"], other["left"], other["right"]) == (1, 6, 7) and other["gap"] == pytest.approx(0.1)
-    shorter = outputs.first_difference(left, request(completions=[completion(token_ids=[5])]))
-    assert shorter["right"] is None and math.isnan(shorter["gap"])
+    assert (other["position"], other["left"], other["right"]) == (1, 6, 7)
+    assert other["margin"] == pytest.approx(math.log(0.5 / 0.4)) and other["margin"] < outputs.NEAR_TIE
+    shorter = outputs.first_difference(request(), request(completions=[completion(token_ids=[5])]))
+    assert shorter["right"] is None and math.isnan(shorter["margin"])
+    one_known, two_known = outputs.margins([left])[0]
+    assert math.isnan(one_known) and two_known == other["margin"]
