@@ -76,3 +76,35 @@ def test_a_plain_script_with_the_engine_in_a_spawned_child(tmp_path):
     command = [sys.executable, "-m", "job"]
     done = subprocess.run(command, cwd=tmp_path, env=os.environ | forced, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and "\n2\n" in done.stdout, done.stdout + done.stderr
+
+
+WITHOUT_GUARD = {
+    "the engine": "from helpers import get_llm\nllm = get_llm()\nprint(len(llm.generate('a')))\n",
+    "a job": "from helpers import get_llm\nfrom helpers.jobs import run_job\n"
+    "rows = [{'id': 'a', 'prompt': 'a', 'max_tokens': 1}]\n"
+    "print(run_job(get_llm, rows, 'out.jsonl', model='any', allow=['length'], progress=False).rows)\n",
+    "the engine in a pool's child": "import multiprocessing as mp\nfrom helpers import get_llm\n"
+    "llm = get_llm()\npool = mp.get_context('spawn').Process(target=print)\npool.start(), pool.join()\n"
+    "print(pool.exitcode)\n",
+}
+SENTENCE = 'put what it does under `if __name__ == "__main__":`'
+
+
+@pytest.mark.parametrize("child", ["0", "1"], ids=["in-process", "child"])
+@pytest.mark.parametrize("script", WITHOUT_GUARD.values(), ids=WITHOUT_GUARD)
+def test_a_script_without_a_main_guard_ends_with_what_to_write(script, child, tmp_path):
+    """With the engine in the process nothing is spawned: the first two then run. The last spawns a child by itself."""
+    if child == "1" and "pool" in script:
+        return  # it fails as the first does
+    (tmp_path / "job.py").write_text(script)
+    forced = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_ENABLE_V1_MULTIPROCESSING": child}
+    begun = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "job.py"], cwd=tmp_path, env=os.environ | forced, capture_output=True, text=True, timeout=120
+    )
+    if child == "0" and "pool" not in script:
+        assert done.returncode == 0 and done.stdout.splitlines()[-1] == "1", done.stderr
+        return
+    said = done.stderr if "pool" in script else done.stderr.splitlines()[-1]
+    assert SENTENCE in said and "job.py" in said, done.stdout + done.stderr
+    assert time.monotonic() - begun < 60  # a machine under load; alone it takes about 10 s
