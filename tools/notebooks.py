@@ -1,5 +1,6 @@
 """Runs the notebooks in place, top to bottom, each in its own kernel: notebooks.py [PART OF A NAME ...]."""
 
+import signal
 import sys
 import time
 from pathlib import Path
@@ -8,8 +9,6 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from verified import update
-
-from helpers import devices
 
 FOLDER = Path(__file__).resolve().parent.parent / "notebooks"
 METADATA = {
@@ -46,6 +45,7 @@ def merged(outputs: list) -> list:
 
 
 def main(parts: list[str]) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # kernels inherit it; in the background it is ignored
     chosen = [p for p in sorted(FOLDER.glob("*.ipynb")) if not parts or any(part in p.name for part in parts)]
     if not chosen:
         sys.exit(f"No notebook has {' or '.join(parts)} in its name.")
@@ -55,7 +55,7 @@ def main(parts: list[str]) -> None:
         start = time.perf_counter()
         try:
             run(path)
-            update(path, "GPU" if devices.device() == "cuda" else "CPU")
+            update(path)
             print(f"{time.perf_counter() - start:.0f} s", flush=True)
         except CellExecutionError as error:
             failed.append(path.name)

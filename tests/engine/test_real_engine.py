@@ -132,3 +132,16 @@ def test_real_failures_have_their_sentences_and_leave_the_process_usable(tmp_pat
     }
     wrong = {name: said.get(name) for name, part in expected.items() if part not in said.get(name, "")}
     assert not wrong and done.stdout.endswith("\n1\n"), f"{wrong} {done.stdout} {done.stderr[-2000:]}"
+
+
+def test_the_rooflines_weights_are_those_of_the_file(llm):
+    from safetensors import safe_open
+
+    from helpers import models
+
+    [file] = models.weight_files(models.model())
+    with safe_open(file, "pt") as tensors:
+        whole = sum(tensors.get_tensor(name).numel() for name in tensors.keys())  # noqa: SIM118
+    seen = llm.apply_model(lambda model: sum({p.data_ptr(): p.numel() for p in model.parameters()}.values()))[0]
+    assert models.parameters(models.model()) == whole == 134_515_008
+    assert seen <= whole  # equal on a card; on a CPU vLLM packs the linear layers out of sight
