@@ -23,7 +23,7 @@ test: setup lint  ## everything: units, the real engine, the notebooks, a browse
 	@$(BIN)/python tools/browser.py check
 
 # What this machine does not take by itself: bfloat16 where the processor has no units for it, float32 elsewhere.
-OTHER = from helpers import devices as d; print("float32" if d.device() == "cuda" or d.machine().bf16 else "bfloat16")
+OTHER = from helpers import machine as m; print("float32" if m.device() == "cuda" or m.here().bf16 else "bfloat16")
 
 test-dtype: setup  ## the notebooks and the real engine in the other data type
 	@export WORKBOOK_DTYPE=$$($(BIN)/python -c '$(OTHER)') && echo "WORKBOOK_DTYPE=$$WORKBOOK_DTYPE" \

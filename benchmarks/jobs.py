@@ -92,11 +92,14 @@ def write(path: Path, lengths: list[int]) -> Path:
 
 def run_batch(source: Path, rows: int, slots: int) -> tuple[float, float]:
     """Seconds of vLLM's own command, with the settings of this process's engine, and those that its bar shows."""
-    from helpers import models, server, start
+    from helpers import models
+    from helpers.engine import settings
+    from helpers.serving import server
 
-    name = models.model()
-    args = start.fit(name, models.config(name), {})
-    flags = ["--model", name, "--served-model-name", "workbook", "--max-num-seqs", str(slots), *server.flags(args)]
+    checkpoint = models.checkpoint()
+    args = settings.fit(checkpoint, {})
+    flags = ["--model", checkpoint.given, "--served-model-name", "workbook", "--max-num-seqs", str(slots)]
+    flags += server.flags(args)
     out = source.with_name("batch.jsonl")
     whole, said = run_quietly("vllm.entrypoints.openai.run_batch", "-i", source, "-o", out, *flags)
     failed = [line for line in out.read_text().splitlines() if json.loads(line)["error"]]

@@ -6,8 +6,10 @@ Prints ratios served/embedded. One `chat()` is what a user would write; the clie
 import asyncio
 import statistics
 
-from helpers import compare, construction, get_llm, release_llm, workload
-from helpers.server import serve
+from helpers import construction, get_llm, release_llm, workload
+from helpers.serving import compare
+from helpers.serving.server import serve
+from helpers.teaching.cells import stopwatch
 
 ROUNDS = 3
 IN_FLIGHT = (1, 4, 16, 64, 256, 1024)
@@ -26,8 +28,7 @@ def main() -> None:
     load = sum(construction().seconds.values())
     limits = llm.llm_engine.vllm_config.scheduler_config  # vLLM's defaults for the server are others
     same = {"max_num_seqs": limits.max_num_seqs, "max_num_batched_tokens": limits.max_num_batched_tokens}
-    embedded = middle([compare.embedded(llm, chats, params, load) for _ in range(ROUNDS)])
-    small = middle([compare.embedded(llm, chats, tiny, load) for _ in range(ROUNDS)])
+    embedded, small = (middle([run(llm, chats, settings, load) for _ in range(ROUNDS)]) for settings in (params, tiny))
     release_llm()
     print(f"{rows} rows of {size.tokens} tokens; embedded {embedded.rate:,.0f} tokens/s, start {load:.1f} s")
     with serve(**same) as server:
@@ -67,6 +68,13 @@ async def served(server, chats, params, tiny, embedded, small) -> None:
     apart = compare.different(embedded, await compare.served(server, chats, params, rows))
     print(f"  other prompts: {len(apart['prompts'])}; other greedy tokens: {len(apart['tokens'])} of {rows}")
     print(f"  {compare.break_even(embedded, best)}")
+
+
+def run(llm, chats, settings, load) -> compare.Run:
+    """One `chat()` with all rows."""
+    with stopwatch() as watch:
+        found = llm.chat(chats, settings)
+    return compare.Run.of("embedded, one chat()", found, watch.seconds, load)
 
 
 def middle(runs: list[compare.Run]) -> compare.Run:

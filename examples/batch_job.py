@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 
-from helpers import devices, get_llm, models, release_llm
+from helpers import get_llm, machine, models, release_llm
 from helpers.jobs import merge, run_job
 
 
@@ -31,7 +31,7 @@ def shard(number: int, count: int, source: str, sink: str) -> None:
 
 def main(source: str, sink: str) -> None:
     """Starts the shards, waits for all, and joins their outputs."""
-    count = max(1, len(devices.machine().gpus))
+    count = max(1, len(machine.here().gpus))
     context = multiprocessing.get_context("spawn")  # a forked process cannot use a GPU that its parent has used
     workers = [context.Process(target=shard, args=(n, count, source, sink)) for n in range(1, count + 1)]
     for worker in workers:

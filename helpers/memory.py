@@ -1,7 +1,6 @@
 """Memory that an engine takes: how much, and that it comes back."""
 
 import ctypes
-import functools
 import gc
 import sys
 import types
@@ -11,7 +10,7 @@ from contextlib import suppress
 
 import psutil
 
-from helpers import devices
+from helpers import machine
 
 
 def memory_used(on: str) -> int:
@@ -20,7 +19,7 @@ def memory_used(on: str) -> int:
     Asks the driver, not torch, which would take memory on the card for the answer.
     """
     if on == "cuda":
-        card = devices.machine().gpus[0]
+        card = machine.here().gpus[0]
         return card.total - card.free
     return resident((me := psutil.Process(), *me.children(recursive=True)))
 
@@ -41,15 +40,6 @@ def give_back() -> None:
         torch.cuda.empty_cache()
     with suppress(OSError, AttributeError):  # another C library than glibc
         ctypes.CDLL("libc.so.6").malloc_trim(0)
-
-
-def forget_tokenizers() -> None:
-    """Empties vLLM's caches that are keyed by tokenizers: each would keep 40 MiB a released engine (vLLM 0.32)."""
-    for name, module in list(sys.modules.items()):
-        if name.startswith(("vllm.renderers", "vllm.tokenizers", "vllm.transformers_utils", "vllm.utils.func_utils")):
-            for value in list(vars(module).values()):
-                if isinstance(value, functools._lru_cache_wrapper):
-                    value.cache_clear()
 
 
 def holders(kept: list[weakref.ref], names: dict[str, object], reach: int = 20_000) -> list[str]:

@@ -7,16 +7,20 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock
 from platformdirs import user_cache_path
+
+from helpers.problems import Problem
 
 DEFAULT = "SmolLM2-135M-Instruct"
 NEEDED = 600 * 2**20  # bytes of disk while converting: the checkpoint (270 MB) and room to spare
 
 
-class ModelProblem(RuntimeError):
+class ModelProblem(Problem):
     """The model cannot be used; the message says why and what to do."""
 
 
@@ -81,27 +85,94 @@ def _convert(done: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def config(name: str) -> dict:
-    """The `config.json` of a hub id or a folder; the check that it is a checkpoint at all.
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model as vLLM will load it, looked up once."""
+
+    given: str  # what vLLM is given: a folder's path, or a hub id
+    folder: Path | None  # None for a hub id whose files are not on this disk yet
+    config: dict[str, Any] = field(repr=False)  # config.json
+
+    @property
+    def name(self) -> str:
+        """A folder's own name, or the whole hub id."""
+        return Path(self.given).name if Path(self.given).is_dir() else self.given
+
+    @property
+    def files(self) -> list[Path]:
+        """The safetensors files; none where they are not on this disk yet."""
+        return sorted(self.folder.glob("*.safetensors")) if self.folder else []
+
+    @property
+    def weight_bytes(self) -> int | None:
+        """Bytes of the weights, or None where they are not on this disk yet."""
+        return sum(file.stat().st_size for file in self.files) or None
+
+    @property
+    def context(self) -> int | None:
+        """The longest sequence that `config.json` names, in tokens; None where it names none."""
+        return self._text.get("max_position_embeddings")
+
+    @property
+    def dtype(self) -> str:
+        """The data type in which the weights are stored, by `config.json`; "None" where it does not say."""
+        return str(self.config.get("dtype") or self.config.get("torch_dtype"))
+
+    @property
+    def _text(self) -> dict[str, Any]:
+        """The language model's part of `config.json`; multimodal models keep it apart."""
+        return self.config.get("text_config", self.config)
+
+    def parameters(self) -> int | None:
+        """How many numbers the weights are, or None where they are not on this disk yet.
+
+        What the output layer shares with the embedding counts once. The engine's own tensors do not tell: on a CPU
+        vLLM repacks the linear layers into a form that `parameters()` does not see.
+        """
+        from safetensors import safe_open
+
+        shapes = {}
+        for file in self.files:
+            with safe_open(file, "np") as tensors:
+                shapes |= {key: tensors.get_slice(key).get_shape() for key in tensors.keys()}  # noqa: SIM118
+        if self.config.get("tie_word_embeddings", self._text.get("tie_word_embeddings", False)):
+            shapes.pop("lm_head.weight", None)
+        return sum(map(math.prod, shapes.values())) or None
+
+
+def checkpoint(name: str | None = None) -> Checkpoint:
+    """The checkpoint that a hub id or a folder names, by default the workbook's model.
 
     Raises `ModelProblem` with one sentence for each way in which a name can be wrong.
     """
+    name = name or model()
     folder = Path(name).expanduser()
     if folder.is_dir():
-        if not (folder / "config.json").is_file():
+        given, path = str(folder), folder / "config.json"
+        if not path.is_file():
             raise ModelProblem(
                 f"{name} is a folder without config.json, so it is not a checkpoint: name the folder that holds "
                 "config.json, the tokenizer and the .safetensors files."
             )
-        path = folder / "config.json"
     elif name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise ModelProblem(f"There is no folder {name}: check the path, or give a hub id such as Qwen/Qwen3-0.6B.")
     else:
-        path = _from_hub(name)
+        given, path, folder = name, Path(_from_hub(name)), in_cache(name)
     try:
-        return json.loads(Path(path).read_text())
+        return Checkpoint(given, folder, json.loads(path.read_text()))
     except ValueError as error:
         raise ModelProblem(f"config.json of {name} is not JSON ({error}): download the checkpoint again.") from error
+
+
+def in_cache(hub_id: str, revision: str | None = None) -> Path | None:
+    """The folder in which the hub's library keeps this model; None where it is not on this disk."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(hub_id, revision=revision, local_files_only=True))
+    except (LocalEntryNotFoundError, ValueError):
+        return None
 
 
 def _from_hub(name: str) -> str:
@@ -129,54 +200,6 @@ def _from_hub(name: str) -> str:
         raise ModelProblem(f"The model {name} is not in this machine's cache, and {way_out}") from error
     except ValueError as error:  # a name that the hub's own rules forbid
         raise ModelProblem(f"{name!r} is neither a folder nor a hub id: {error}") from error
-
-
-def weight_files(name: str) -> list[Path]:
-    """The checkpoint's safetensors files; none where they are not on this disk yet."""
-    folder = Path(name).expanduser()
-    if not folder.is_dir():
-        from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import LocalEntryNotFoundError
-
-        try:
-            folder = Path(snapshot_download(name, local_files_only=True))
-        except (LocalEntryNotFoundError, ValueError):
-            return []
-    return sorted(folder.glob("*.safetensors"))
-
-
-def weight_bytes(name: str) -> int | None:
-    """Bytes of the checkpoint's safetensors files, or None where they are not on this disk yet."""
-    return sum(file.stat().st_size for file in weight_files(name)) or None
-
-
-def parameters(name: str) -> int | None:
-    """How many numbers the checkpoint's weights are, or None where they are not on this disk yet.
-
-    Weights that the output layer shares with the embedding count once. The engine's own tensors do not tell: on a CPU
-    vLLM repacks the linear layers into a form that `parameters()` does not see.
-    """
-    from safetensors import safe_open
-
-    settings = config(name)
-    tied = settings.get("tie_word_embeddings", _text(settings).get("tie_word_embeddings", False))
-    shapes = {}
-    for file in weight_files(name):
-        with safe_open(file, "np") as tensors:
-            shapes |= {key: tensors.get_slice(key).get_shape() for key in tensors.keys()}  # noqa: SIM118
-    if tied:
-        shapes.pop("lm_head.weight", None)
-    return sum(map(math.prod, shapes.values())) or None
-
-
-def context_length(settings: dict) -> int | None:
-    """The longest sequence, in tokens, that a `config.json` names; None where it names none."""
-    return _text(settings).get("max_position_embeddings")
-
-
-def _text(settings: dict) -> dict:
-    """The language model's part of a `config.json`; multimodal models keep it apart."""
-    return settings.get("text_config", settings)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from helpers.problems import Refused
+
 
 def problem(ids: Sequence[int], limit: int) -> str | None:
     """Why vLLM would refuse these prompt tokens, and with them the whole call; None when it would not.
@@ -24,7 +26,7 @@ def doubled_bos(ids: Sequence[int], bos: int | None) -> bool:
 def without_system(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The same conversation for a template that refuses the system role: its text opens the first user message.
 
-    Raises `ValueError` when there is no user message to take it.
+    Raises `Refused` when there is no user message to take it.
     """
     system = [_text(message) for message in messages if message["role"] == "system"]
     rest = [dict(message) for message in messages if message["role"] != "system"]
@@ -32,7 +34,7 @@ def without_system(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         return rest
     first = next((message for message in rest if message["role"] == "user"), None)
     if first is None:
-        raise ValueError("There is no user message that the system text could open: add one.")
+        raise Refused("There is no user message that the system text could open: add one.")
     first["content"] = "\n\n".join([*system, _text(first)])
     return rest
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from helpers import devices
+from helpers import machine
 from helpers.picture import Picture
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def measure(dtype: "torch.dtype") -> Peaks:
     """
     import torch
 
-    on = devices.device()
+    on = machine.device()
     count, side = (2**28, 4096) if on == "cuda" else (2**25, 1024)
     numbers, square = torch.arange(count, device=on), torch.rand(side, side, device=on).to(dtype)
     wait = torch.cuda.synchronize if on == "cuda" else lambda: None

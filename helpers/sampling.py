@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+from helpers.problems import did_you_mean
+
 if TYPE_CHECKING:
     from vllm import LLM, SamplingParams
 
@@ -36,7 +38,6 @@ def merged(llm: "LLM", **mine: Any) -> "SamplingParams":
 
 def check_names(settings: dict[str, Any]) -> None:
     """Raises `TypeError` for the first name that `SamplingParams` does not take, with the way out."""
-    import difflib
     import inspect
 
     from vllm import SamplingParams
@@ -47,5 +48,4 @@ def check_names(settings: dict[str, Any]) -> None:
             continue
         if name in REPLACED:
             raise TypeError(f"SamplingParams has no {name} any more: use {REPLACED[name]}.")
-        near = difflib.get_close_matches(name, known, 1)
-        raise TypeError(f"SamplingParams has no {name}." + (f" Did you mean {near[0]}?" if near else ""))
+        raise TypeError(f"SamplingParams has no {name}.{did_you_mean(name, known)}")

@@ -4,16 +4,22 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from helpers.engine import inside
+from helpers.engine.inside import outer_id
 from helpers.picture import Picture
-from helpers.spans import Spans, record_spans
 
 if TYPE_CHECKING:
     import pandas as pd
     from vllm import LLM
 
 PREFILL, DECODE = "prefill", "decode"
+HIDDEN = (
+    "The engine runs in another process: iterations, admission, preemption and KV cache use are not visible, only when "
+    "each request was given and came back. To see them, set VLLM_ENABLE_V1_MULTIPROCESSING=0 before importing helpers."
+)
+COLUMNS = ["seconds", "running", "waiting", "prefill", "decode", "kv_usage", "admitted", "preempted", "finished"]
 
 
 @dataclass(frozen=True)
@@ -30,14 +36,27 @@ class Step:
 
 @dataclass
 class Timeline:
-    """The iterations of one recording."""
+    """The iterations of one recording, and when each request was given and came back.
+
+    Of an engine in another process there are no iterations: `hidden` says so, and their frames are empty.
+    """
 
     steps: list[Step] = field(default_factory=list)
     prefill_left: dict[str, int] = field(default_factory=dict)  # prompt tokens to compute at admission, by request
+    given: dict[str, float] = field(default_factory=dict)  # seconds since the recording began, by request
+    returned: dict[str, float] = field(default_factory=dict)
+    hidden: str = ""
 
     def requests(self) -> list[str]:
-        """Request ids, in the order of admission."""
-        return list(self.prefill_left)
+        """Request ids, in the order of admission; where that is hidden, in the order in which they were given."""
+        return list(self.given if self.hidden else self.prefill_left)
+
+    def spans(self) -> "pd.DataFrame":
+        """One row a request: `request`, `given` and `returned` in seconds, NaN where it did not come back."""
+        import pandas as pd
+
+        rows = [(request, at, self.returned.get(request, float("nan"))) for request, at in self.given.items()]
+        return pd.DataFrame(rows, columns=["request", "given", "returned"])
 
     def frame(self) -> "pd.DataFrame":
         """One row for each request of each iteration: `iteration`, `request`, `phase`, `tokens`."""
@@ -49,7 +68,7 @@ class Timeline:
                 # More than one token after the prompt: a preempted request computes its lost KV blocks again.
                 prefill = left[request] > 0 or tokens > 1
                 left[request] -= tokens
-                rows.append((number, short(request), PREFILL if prefill else DECODE, tokens))
+                rows.append((number, outer_id(request), PREFILL if prefill else DECODE, tokens))
         return pd.DataFrame(rows, columns=["iteration", "request", "phase", "tokens"])
 
     def iterations(self) -> "pd.DataFrame":
@@ -71,16 +90,18 @@ class Timeline:
                 "prefill": tokens.loc[number, PREFILL],
                 "decode": tokens.loc[number, DECODE],
                 "kv_usage": step.kv_usage,
-                "admitted": [short(request) for request in step.admitted],
-                "preempted": [short(request) for request in step.preempted],
-                "finished": [short(request) for request in step.scheduled if last[request] == number],
+                "admitted": [outer_id(request) for request in step.admitted],
+                "preempted": [outer_id(request) for request in step.preempted],
+                "finished": [outer_id(request) for request in step.scheduled if last[request] == number],
             }
             for number, step in enumerate(self.steps, 1)
         ]
-        return pd.DataFrame(rows, index=pd.RangeIndex(1, len(rows) + 1, name="iteration"))
+        return pd.DataFrame(rows, columns=COLUMNS, index=pd.RangeIndex(1, len(rows) + 1, name="iteration"))
 
     def transcript(self) -> str:
         """The same in words: a line wherever something changes, and one for each stretch in which nothing does."""
+        if self.hidden:
+            return "\n".join([self.hidden, *map(_span, self.spans().sort_values("returned").itertuples())])
         lines, stretch = [], []
         for number, row in self.iterations().iterrows():
             events = [f"{name} {', '.join(row[name])}" for name in ("admitted", "preempted", "finished") if row[name]]
@@ -96,11 +117,13 @@ class Timeline:
     def draw(self) -> "Picture":
         """Requests as rows, iterations as columns: prefill hatched, decode plain, admissions and preemptions marked.
 
-        Where pictures are not shown, the transcript stands in its place.
+        Where pictures are not shown, the transcript stands in its place; where iterations are hidden, a bar a request.
         """
         from matplotlib.figure import Figure
 
-        order = {short(request): row for row, request in enumerate(self.requests())}
+        if self.hidden:
+            return self._draw_spans()
+        order = {outer_id(request): row for row, request in enumerate(self.requests())}
         figure = Figure(figsize=(10, 0.9 + 0.26 * len(order)), layout="constrained", facecolor="white")
         axes = figure.add_subplot()
         frame = self.frame()
@@ -111,7 +134,7 @@ class Timeline:
             axes.barh(part.request.map(order), 1, left=part.iteration - 0.5, height=0.72, label=phase, **style)
         for number, step in enumerate(self.steps, 1):
             for requests, mark, label in ((step.admitted, "$▸$", "admitted"), (step.preempted, "X", "preempted")):
-                rows = [order[short(request)] for request in requests]
+                rows = [order[outer_id(request)] for request in requests]
                 axes.scatter([number - 0.5] * len(rows), rows, marker=mark, color="black", s=36, zorder=3, label=label)
         axes.set(xlabel="iteration of the engine", ylabel="request, by admission", ylim=(len(order) - 0.4, -0.6))
         axes.set_yticks(range(len(order)), order)
@@ -120,7 +143,21 @@ class Timeline:
         axes.legend(seen.values(), seen.keys(), ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1), frameon=False)
         return Picture(figure, self.transcript())
 
+    def _draw_spans(self) -> "Picture":
+        from matplotlib.figure import Figure
+
+        spans = self.spans()
+        figure = Figure(figsize=(10, 0.9 + 0.26 * len(spans)), layout="constrained", facecolor="white")
+        axes = figure.add_subplot()
+        axes.barh(range(len(spans)), spans.returned - spans.given, left=spans.given, height=0.72, color="#4477aa")
+        axes.set(xlabel="seconds (the scheduler is in another process)", ylabel="request")
+        axes.set_yticks(range(len(spans)), spans.request)
+        axes.invert_yaxis()
+        return Picture(figure, self.transcript())
+
     def __repr__(self) -> str:
+        if self.hidden:
+            return f"{len(self.given)} requests, {len(self.returned)} came back; iterations are not visible"
         preemptions = sum(len(step.preempted) for step in self.steps)
         peak = max((len(step.scheduled) for step in self.steps), default=0)
         requests = f"{len(self.prefill_left)} requests, at most {peak} at once"
@@ -140,31 +177,58 @@ def _stretch(numbers: list[int]) -> list[str]:
     return [f"{span}: the same requests go on"]
 
 
-def short(request: str) -> str:
-    """A request's number as `RequestOutput.request_id` has it; inside, vLLM appends random letters."""
-    return request.rsplit("-", 1)[0]
+def _span(row: Any) -> str:
+    back = f"back at {row.returned:.2f} s" if row.returned == row.returned else "did not come back"
+    return f"request {row.request}: given at {row.given:.2f} s, {back}"
 
 
 @contextmanager
-def record(llm: "LLM") -> Iterator[Timeline | Spans]:
+def record(llm: "LLM") -> Iterator[Timeline]:
     """Records the scheduler while the block runs: `with record(llm) as timeline: llm.generate(...)`.
 
-    What runs is not changed; a step costs some microseconds more. Where the engine runs in another process, its
-    scheduler cannot be watched: a `Spans` comes instead, with when each request was given and when it came back.
+    What runs is not changed; a step costs some microseconds more.
     """
-    core = getattr(llm.llm_engine.engine_core, "engine_core", None)
-    if core is None:
-        with record_spans(llm.llm_engine) as spans:
-            yield spans
+    scheduler = inside.scheduler(llm)
+    timeline, start = Timeline(hidden="" if scheduler else HIDDEN), time.perf_counter()
+    with _requests(llm.llm_engine, timeline, start), _iterations(scheduler, timeline, start):
+        yield timeline
+
+
+@contextmanager
+def _requests(engine: Any, timeline: Timeline, start: float) -> Iterator[None]:
+    """From outside the engine: when each request is given to it, and when it comes back finished."""
+    add, step = engine.add_request, engine.step
+
+    def added(request_id, *args, **kwargs):
+        timeline.given[request_id] = time.perf_counter() - start
+        return add(request_id, *args, **kwargs)
+
+    def stepped():
+        outputs = step()
+        for output in outputs:
+            if output.finished:
+                timeline.returned[output.request_id] = time.perf_counter() - start
+        return outputs
+
+    engine.add_request, engine.step = added, stepped
+    try:
+        yield
+    finally:
+        engine.add_request, engine.step = add, step
+
+
+@contextmanager
+def _iterations(scheduler: Any | None, timeline: Timeline, start: float) -> Iterator[None]:
+    """What the scheduler decides, where there is one to be seen."""
+    if scheduler is None:
+        yield
         return
-    scheduler, timeline, start = core.scheduler, Timeline(), time.perf_counter()
-    schedule = scheduler.schedule
-    preempted: set[str] = set()
+    schedule, preempted = scheduler.schedule, set()
 
     def recorded(*args, **kwargs):
         nonlocal preempted
         output = schedule(*args, **kwargs)
-        now = _preempted(scheduler)
+        now = inside.preempted(scheduler)
         if output.num_scheduled_tokens:
             for new in output.scheduled_new_reqs:
                 timeline.prefill_left[new.req_id] = len(new.prompt_token_ids) - new.num_computed_tokens
@@ -175,7 +239,7 @@ def record(llm: "LLM") -> Iterator[Timeline | Spans]:
                     tuple(new.req_id for new in output.scheduled_new_reqs),
                     tuple(sorted(now - preempted)),
                     len(scheduler.waiting),
-                    scheduler.kv_cache_manager.usage,
+                    inside.kv_usage(scheduler),
                 )
             )
         preempted = now
@@ -183,16 +247,6 @@ def record(llm: "LLM") -> Iterator[Timeline | Spans]:
 
     scheduler.schedule = recorded
     try:
-        yield timeline
+        yield
     finally:
         scheduler.schedule = schedule
-
-
-def _preempted(scheduler) -> set[str]:
-    """Requests that wait because their KV blocks were taken; the scheduler puts them in front of the queue."""
-    found = set()
-    for request in scheduler.waiting:
-        if request.status.name != "PREEMPTED":
-            break
-        found.add(request.request_id)
-    return found

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+TESTS = Path(__file__).parent
 for folder in ("unit", "notebooks", "engine"):
-    sys.path.insert(0, str(Path(__file__).parent / folder))
+    sys.path.insert(0, str(TESTS / folder))
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in the background, as by nohup or a CI
     signal.signal(signal.SIGINT, signal.default_int_handler)  # programs that tests start have the default then
@@ -36,4 +37,4 @@ def pytest_collection_modifyitems(items):
     for item in items:
         apart = item.get_closest_marker("apart")
         item.add_marker(pytest.mark.xdist_group(item.name if apart else item.path.name))
-    items.sort(key=lambda item: ORDER.index(item.path.parent.name) if item.path.parent.name in ORDER else 0)
+    items.sort(key=lambda item: ORDER.index(kind) if (kind := item.path.relative_to(TESTS).parts[0]) in ORDER else 0)

@@ -29,7 +29,7 @@ ModelRegistry.models["LlamaForCausalLM"].inspect_model_cls()
 for name in (
     "vllm.model_executor.models.llama", "vllm.v1.worker.cpu_worker", "vllm.v1.worker.gpu_worker",
     "vllm.v1.core.sched.scheduler", "vllm.v1.executor.uniproc_executor", "vllm.entrypoints.openai.api_server",
-    "compressed_tensors", "helpers.compare", "helpers.jobs.__main__", "ipykernel.kernelapp", "ipywidgets",
+    "compressed_tensors", "helpers.serving.compare", "helpers.jobs.__main__", "ipykernel.kernelapp", "ipywidgets",
     "jupyterlab.labapp", "matplotlib.backends.backend_agg", "matplotlib.pyplot", "pandas", "pyarrow.parquet",
 ):
     try:

@@ -4,11 +4,11 @@ import argparse
 import json
 import sys
 
-from helpers.jobs import Changed, DuplicateIds, JobStopped, JournalProblem, SourceProblem, merge, run_job
+from helpers.jobs import merge, run_job
 from helpers.jobs.report import LIMITS
-from helpers.jobs.shards import Incomplete
+from helpers.problems import Problem, Refused
 
-ENGINE, REFUSED, INTERRUPTED = 1, 2, 130
+INTERRUPTED = 130
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -17,21 +17,12 @@ def main(arguments: list[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     try:
         return given.act(given)
-    except (SourceProblem, DuplicateIds, Changed, Incomplete, ValueError) as error:
-        print(f"Refused: {error}", file=sys.stderr)
-        return REFUSED
     except KeyboardInterrupt:  # while the engine starts; later a job stops in order
         print("Stopped by SIGINT: run the same command again to go on.", file=sys.stderr)
         return INTERRUPTED
-    except Exception as error:
-        from helpers import EngineStartFailed
-        from helpers.devices import DeviceProblem
-        from helpers.models import ModelProblem
-
-        if not isinstance(error, JobStopped | JournalProblem | EngineStartFailed | ModelProblem | DeviceProblem):
-            raise
-        print(error, file=sys.stderr)
-        return ENGINE
+    except Problem as problem:
+        print(f"{'Refused: ' if isinstance(problem, Refused) else ''}{problem}", file=sys.stderr)
+        return problem.exit_code
 
 
 def _run(given: argparse.Namespace) -> int:
@@ -43,7 +34,7 @@ def _run(given: argparse.Namespace) -> int:
         try:
             return get_llm(model, **dict(given.engine))
         except TypeError as error:  # an argument that vLLM does not have
-            raise ValueError(str(error)) from error
+            raise Refused(str(error)) from error
 
     report = run_job(
         engine,

@@ -16,6 +16,8 @@ import msgspec
 import numpy as np
 from filelock import FileLock, Timeout
 
+from helpers.problems import Problem
+
 Policy = Literal["row", "seconds", "off"]
 STATUSES = ("done", "rejected", "failed")
 _ROW, _JOB, _SETTINGS = b',"row":', b'{"job":', b'{"settings":'
@@ -23,7 +25,7 @@ _RECORD = struct.Struct("=24sqIHB")
 _FIELDS = np.dtype([("keys", ">u8", 3), ("offsets", "i8"), ("tokens", "u4"), ("reasons", "u2"), ("status", "u1")])
 
 
-class JournalProblem(RuntimeError):
+class JournalProblem(Problem):
     """The journal cannot be opened or written; the message says why and what is safe."""
 
 
@@ -174,6 +176,11 @@ def line(key: tuple[int, int, int], status: str, reason: str, tokens: int, row: 
     data = msgspec.json.encode(row)
     head = Head("".join(f"{part:016x}" for part in key), crc32(data), status, reason, tokens)
     return msgspec.json.encode(head)[:-1] + _ROW + data + b"}"
+
+
+def rows_written(path: Path) -> int:
+    """How many rows a journal has so far."""
+    return len(read(path).keys)
 
 
 def read(path: Path) -> Entries:

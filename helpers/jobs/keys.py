@@ -1,17 +1,18 @@
 """What makes a row the same row: its id, and a hash of everything that decides its result."""
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
 
+from helpers import models
 from helpers.jobs.rows import LONGEST_ID, BadRow, Source, decoded, identity
 from helpers.jobs.settings import decisive
+from helpers.problems import Refused
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig
@@ -20,11 +21,11 @@ _ID_FIELDS = ("custom_id", "id")
 _SLICES, _SLICE = 16, 4096
 
 
-class DuplicateIds(ValueError):
+class DuplicateIds(Refused):
     """Two rows of the input have one id, so a result could not be told from the other's."""
 
 
-class Changed(RuntimeError):
+class Changed(Refused):
     """The input, the settings or the model differ from those with which rows were done already."""
 
 
@@ -57,8 +58,8 @@ class Index:
 def index(source: Source) -> Index:
     """Reads the whole input once. Raises `DuplicateIds`, naming some."""
     digests, style = bytearray(), False
-    for number, piece in pieces(source):
-        digest, batch = look(piece, number)
+    for piece in pieces(source):
+        digest, batch = look(piece)
         style = style if digests else batch  # the first row's
         digests += digest
     ids, raws = np.frombuffer(digests, ">u8").astype(np.uint64).reshape(-1, 2).T
@@ -70,11 +71,21 @@ def index(source: Source) -> Index:
     return found
 
 
-def pieces(source: Source) -> Iterator[tuple[int, bytes | dict]]:
-    """The rows with their line numbers or positions, from 1; blank lines are none."""
-    for number, piece in enumerate(source, 1):
-        if not isinstance(piece, bytes) or not piece.isspace():
-            yield number, piece
+class Piece(NamedTuple):
+    """One row of the input as it was read."""
+
+    place: int  # among the rows, from 0
+    number: int  # line of the file, or position, from 1; blank lines count
+    data: bytes | dict[str, Any]
+
+
+def pieces(source: Source) -> Iterator[Piece]:
+    """The rows; blank lines are none."""
+    place = 0
+    for number, data in enumerate(source, 1):
+        if not isinstance(data, bytes) or not data.isspace():
+            yield Piece(place, number, data)
+            place += 1
 
 
 def hash64(data: bytes) -> int:
@@ -110,16 +121,13 @@ def fingerprint(model: str, template: str | None, config: "ModelConfig | None" =
     same folder is still noticed. Which files a hub id stands for is known once the engine has loaded them: without
     `config` they are left out.
     """
-    folder = Path(model)
+    folder = Path(model).expanduser()
     name = folder.name if folder.is_absolute() or folder.is_dir() else model  # a hub id is more than its last part
     found: dict[str, str | None] = {"name": name, "template": template and _hex(template.encode())}
     if config:
         found |= {"dtype": str(config.dtype), "quantization": config.quantization, "revision": config.revision}
     if config and not folder.is_dir():
-        from huggingface_hub import snapshot_download
-
-        with contextlib.suppress(Exception):
-            folder = Path(snapshot_download(model, revision=config.revision, local_files_only=True))
+        folder = models.in_cache(model, config.revision) or folder
     if folder.is_dir():
         small = [path for path in sorted(folder.iterdir()) if path.suffix in (".json", ".jinja", ".txt", ".model")]
         found["settings"] = _hex(b"".join(path.name.encode() + path.read_bytes() for path in small))
@@ -153,8 +161,9 @@ def _id_digest(name: str) -> bytes:
     return _digest(b"i" + name.encode("utf-8", "surrogatepass"))
 
 
-def look(piece: bytes | dict, number: int) -> tuple[bytes, bool]:
+def look(row: Piece) -> tuple[bytes, bool]:
     """16 bytes, the hashes of a row's id and of how it is written, and whether it is in OpenAI's format."""
+    piece = row.data
     try:
         if isinstance(piece, bytes):
             ids = _DECODER.decode(piece)
@@ -167,7 +176,7 @@ def look(piece: bytes | dict, number: int) -> tuple[bytes, bool]:
         return _id_digest(identity(raw)) + written, "custom_id" in raw
     except (BadRow, msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError):
         data = piece if isinstance(piece, bytes) else repr(piece).encode("utf-8", "surrogatepass")
-        return _digest(b"n%d" % number) + _digest(data), False  # without an id, its place stands for it
+        return _digest(b"n%d" % row.number) + _digest(data), False  # without an id, its place stands for it
 
 
 def _written_id(piece: bytes | dict) -> str | int:
@@ -179,8 +188,8 @@ def _written_id(piece: bytes | dict) -> str | int:
 def _duplicates(source: Source, repeated: set[int]) -> str:
     """The sentence about ids that come twice: the first few, with where they stand the second time."""
     said = []
-    for place, (number, piece) in enumerate(pieces(source)):
-        if place in repeated and len(said) < 5:
-            said.append(f"{_written_id(piece)!r} (again in row {number})")
+    for piece in pieces(source):
+        if piece.place in repeated and len(said) < 5:
+            said.append(f"{_written_id(piece.data)!r} (again in row {piece.number})")
     more = f" and {len(repeated) - len(said)} more" if len(repeated) > len(said) else ""
     return f"Ids must differ, and these come more than once: {', '.join(said)}{more}. Rename or remove the copies."

@@ -2,19 +2,22 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from helpers.jobs import journal as journals
 from helpers.jobs import keys
 from helpers.jobs.journal import Entries
-from helpers.jobs.keys import Changed, Index
+from helpers.jobs.keys import Changed, Piece
 from helpers.jobs.rows import BadRow, Source, SourceProblem, parse
 from helpers.jobs.settings import decisive
 
+if TYPE_CHECKING:
+    from helpers.jobs.job import Job
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Plan:
     """What is to be done: positions in the input."""
 
@@ -22,29 +25,33 @@ class Plan:
     todo: np.ndarray  # bool
     stale: np.ndarray  # bool: what the journal has of them is for another input
 
+    def __repr__(self) -> str:
+        return f"{int(self.todo.sum()):,} of {int(self.ours.sum()):,} rows are to be done."
 
-def plan(source, found: Index, ours, known: Entries, job: dict, path: Path, retry, redo: bool) -> Plan:
+
+def make(job: "Job", known: Entries, identity: dict[str, Any]) -> Plan:
     """Which rows are missing. Raises `Changed` for rows that were done otherwise than they are asked for now.
 
     A rejected row that was changed is missing: it has no answer that could be lost.
     """
-    if known.job not in (None, job):
+    ours, redo = job.ours, job.settings.redo
+    if known.job not in (None, identity):
         if not redo and len(known.keys):
-            raise Changed(_job_difference(known.job, job))
+            raise Changed(_job_difference(known.job, identity))
         return Plan(ours, ours, ours)
-    entry = known.find(found.ids)
+    entry = known.find(job.index.ids)
     there = ours & (entry >= 0)
     suspects = there.copy()
-    suspects[there] = known.keys[entry[there], 1] != found.raws[there]
+    suspects[there] = known.keys[entry[there], 1] != job.index.raws[there]
     changed = np.zeros_like(ours)
     if suspects.any():
-        changed = _changed(source, suspects, known, entry)
+        changed = _changed(job.source, suspects, known, entry)
         answered = changed.copy()
         answered[changed] = known.status[entry[changed]] != journals.STATUSES.index("rejected")
         if answered.any() and not redo:
-            raise Changed(_row_difference(source, answered, known, entry, path))
+            raise Changed(_row_difference(job, answered, known, entry))
     again = np.zeros_like(ours)
-    for status in retry:
+    for status in job.settings.retry:
         again[there] |= known.status[entry[there]] == journals.STATUSES.index(status)
     return Plan(ours, ours & (~there | changed | again), changed)
 
@@ -52,9 +59,9 @@ def plan(source, found: Index, ours, known: Entries, job: dict, path: Path, retr
 def _changed(source: Source, suspects: np.ndarray, known: Entries, entry: np.ndarray) -> np.ndarray:
     """Of the rows that are written otherwise than before, those that also say something else."""
     changed = np.zeros_like(suspects)
-    for place, (_, piece) in enumerate(keys.pieces(source)):
-        if suspects[place]:
-            changed[place] = known.keys[entry[place], 2] != keys.content(piece)
+    for piece in keys.pieces(source):
+        if suspects[piece.place]:
+            changed[piece.place] = known.keys[entry[piece.place], 2] != keys.content(piece.data)
     return changed
 
 
@@ -71,24 +78,25 @@ def _job_difference(before: dict, now: dict) -> str:
     return f"Rows were done with other settings ({'; '.join(sorted(parts))}). {_WAYS_OUT}"
 
 
-def _row_difference(source, changed: np.ndarray, known: Entries, entry: np.ndarray, path: Path) -> str:
+def _row_difference(job: "Job", changed: np.ndarray, known: Entries, entry: np.ndarray) -> str:
     parts = []
-    for place, (number, piece) in enumerate(keys.pieces(source)):
-        if changed[place] and len(parts) < 3:
-            parts.append(_what_changed(piece, number, journals.settings_at(path, int(known.offsets[entry[place]]))))
+    for piece in keys.pieces(job.source):
+        if changed[piece.place] and len(parts) < 3:
+            before = journals.settings_at(job.journal, int(known.offsets[entry[piece.place]]))
+            parts.append(_what_changed(piece, before))
     count = int(changed.sum())
     more = f", and {count - len(parts)} more" if count > len(parts) else ""
     return f"{count} row{'s' * (count > 1)} changed since they were done: {'; '.join(parts)}{more}. {_WAYS_OUT}"
 
 
-def _what_changed(piece: bytes | dict, number: int, before: dict) -> str:
+def _what_changed(piece: Piece, before: dict) -> str:
     try:
-        row = parse(piece, number)
+        row = parse(piece.data, piece.number)
     except BadRow as error:
-        return f"row {number} ({error})"
+        return f"row {piece.number} ({error})"
     now = decisive(row.settings)
     differences = [f"{name} {before.get(name)!r} -> {now.get(name)!r}" for name in _different(before, now)]
-    return f"{row.id!r} in row {number} ({', '.join(differences) or 'its prompt'})"
+    return f"{row.id!r} in row {piece.number} ({', '.join(differences) or 'its prompt'})"
 
 
 def _different(old: dict, new: dict) -> list[str]:
@@ -98,18 +106,19 @@ def _different(old: dict, new: dict) -> list[str]:
 _WAYS_OUT = "Name another output, go back to the earlier input, or pass redo (--redo) to do these rows again."
 
 
-def rows(source: Source, found: Index, todo: np.ndarray) -> Iterator[tuple[int, int, bytes | dict]]:
-    """(place, number, piece) of the rows to do. Raises when the input was changed since it was looked at."""
-    place = -1
-    for place, (number, piece) in enumerate(keys.pieces(source)):
-        if place >= len(found):
+def missing(job: "Job", plan: Plan) -> Iterator[Piece]:
+    """The rows to do. Raises `SourceProblem` when the input was changed since it was looked at."""
+    name, count, last = job.source.name, len(job.index), -1
+    for piece in keys.pieces(job.source):
+        last = piece.place
+        if last >= count:
             break
-        if todo[place]:
-            if keys.look(piece, number)[0] != found.digest(place):
-                raise SourceProblem(f"Row {number} of {source.name} changed while the job ran: {_AGAIN}")
-            yield place, number, piece
-    if place + 1 < len(found):
-        raise SourceProblem(f"{source.name} had {len(found):,} rows and now has {place + 1:,}: {_AGAIN}")
+        if plan.todo[last]:
+            if keys.look(piece)[0] != job.index.digest(last):
+                raise SourceProblem(f"Row {piece.number} of {name} changed while the job ran: {_AGAIN}")
+            yield piece
+    if last + 1 < count:
+        raise SourceProblem(f"{name} had {count:,} rows and now has {last + 1:,}: {_AGAIN}")
 
 
 _AGAIN = "what is finished is in the journal; run the same command again."

@@ -13,6 +13,7 @@ import numpy as np
 from helpers.jobs.journal import STATUSES, JournalProblem
 from helpers.jobs.results import REASONS
 from helpers.picture import Picture
+from helpers.problems import Refused
 
 LIMITS = {"rejected": 0.01, "failed": 0.01}
 _WAYS_OUT = (
@@ -22,11 +23,11 @@ _WAYS_OUT = (
 
 
 def checked_limits(limits: dict[str, float]) -> dict[str, float]:
-    """Shares by status or reason. Raises `ValueError` for a name that no row can end with, or no share."""
+    """Shares by status or reason. Raises `Refused` for a name that no row can end with, or no share."""
     for name, share in limits.items():
         if name not in (*STATUSES, *REASONS) or not 0 <= share <= 1:
             known = ", ".join((*STATUSES, *REASONS))
-            raise ValueError(f"The limit {name}={share} is none: it is a share (0 to 1) of rows that end as {known}.")
+            raise Refused(f"The limit {name}={share} is none: it is a share (0 to 1) of rows that end as {known}.")
     return dict(limits)
 
 

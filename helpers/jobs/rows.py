@@ -14,17 +14,19 @@ from typing import Any
 
 import msgspec
 
+from helpers.problems import Refused
+
 BATCH_URLS = {"/v1/chat/completions": "messages", "/v1/completions": "prompt"}
 LONGEST_ID = 512  # characters
 SUFFIXES = (".jsonl", ".ndjson", ".gz", ".zst", ".parquet")  # the middle ones compress JSON lines
 _BOM = b"\xef\xbb\xbf"
 
 
-class SourceProblem(ValueError):
+class SourceProblem(Refused):
     """The input as a whole cannot be read; the message names it and the way out."""
 
 
-class BadRow(ValueError):
+class BadRow(Refused):
     """One row that no engine should see; the message is the reason."""
 
 

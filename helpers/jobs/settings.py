@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from helpers.failures import one_line
 from helpers.jobs.rows import BadRow, Row
+from helpers.problems import one_line
 from helpers.sampling import REPLACED
 
 if TYPE_CHECKING:

@@ -13,9 +13,10 @@ from helpers.jobs.keys import Changed
 from helpers.jobs.report import LIMITS, Report, checked_limits
 from helpers.jobs.rows import Source
 from helpers.jobs.sinks import checked_sink, journal_path, shard_path, write_sink
+from helpers.problems import Refused
 
 
-class Incomplete(RuntimeError):
+class Incomplete(Refused):
     """Shards are missing or not finished; the message names them."""
 
 
@@ -26,7 +27,7 @@ def merge(source: Any, sink: str | Path, shards: int, *, limits: dict[str, float
     nothing is written then.
     """
     if shards < 1:
-        raise ValueError(f"{shards} shards are none: give the number that the job was run with.")
+        raise Refused(f"{shards} shards are none: give the number that the job was run with.")
     began, limits = time.perf_counter(), checked_limits(limits)
     sink, source = checked_sink(Path(sink), source), Source(source)
     found = keys.index(source)
@@ -50,9 +51,11 @@ def merge(source: Any, sink: str | Path, shards: int, *, limits: dict[str, float
             jobs.append(known.job)
     if lacking:
         raise Incomplete(f"Not all shards are finished: {'; '.join(lacking)}. Run these shards again.")
-    for at, (number, piece) in enumerate(keys.pieces(source)):
-        if rewritten[at] and contents[at] != keys.content(piece):
-            raise Changed(f"Row {number} is another one than the shards were run with: run them again with this input.")
+    for piece in keys.pieces(source):
+        if rewritten[piece.place] and contents[piece.place] != keys.content(piece.data):
+            raise Changed(
+                f"Row {piece.number} is another one than the shards were run with: run them again with this input."
+            )
     if any(job != jobs[0] for job in jobs):
         raise Incomplete(
             "The shards were run with different models or settings: their journals' first lines say which."

@@ -9,13 +9,14 @@ from typing import Any
 
 from helpers.jobs.journal import JournalProblem
 from helpers.jobs.rows import SourceProblem
+from helpers.problems import Refused
 
 
 def shard_path(sink: Path, shard: tuple[int, int]) -> Path:
     """`sink` itself for one shard, else with its place in the name: out-2-of-8.jsonl."""
     number, count = shard
     if not 1 <= number <= count:
-        raise ValueError(f"Shard {number} of {count} does not exist: the first of 8 is 1/8, the last 8/8.")
+        raise Refused(f"Shard {number} of {count} does not exist: the first of 8 is 1/8, the last 8/8.")
     return sink if count == 1 else sink.with_name(f"{sink.stem}-{number}-of-{count}{sink.suffix}")
 
 

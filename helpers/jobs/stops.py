@@ -31,7 +31,6 @@ def noted() -> Iterator[Stop]:
         stop.by = signal.Signals(number)
         signal.signal(number, usual[number])
 
-    note.raises_nothing = True  # the guard around the engine need not keep it back
     for number in SIGNALS:
         signal.signal(number, note)
     try:

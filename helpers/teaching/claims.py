@@ -6,8 +6,10 @@ from importlib.resources import files
 
 import yaml
 
+from helpers.problems import Problem
 
-class ClaimFailed(AssertionError):
+
+class ClaimFailed(Problem, AssertionError):
     """A statement of this workbook did not hold on the engine at hand."""
 
 

@@ -61,7 +61,7 @@ def finished(tmp_path_factory):
     return folder
 
 
-def test_e2_a_journal_cut_at_any_byte_recovers(finished, tmp_path):
+def test_a_journal_cut_at_any_byte_recovers(finished, tmp_path):
     whole = (finished / "out.jsonl.journal").read_bytes()
     expected, sink = read(finished / "out.jsonl"), tmp_path / "out.jsonl"
     for size in range(len(whole) + 1):
@@ -76,7 +76,7 @@ def test_e2_a_journal_cut_at_any_byte_recovers(finished, tmp_path):
             assert "mended" in report.mended or "torn" in report.mended, size
 
 
-def test_e2_a_whole_row_without_its_newline_is_kept(finished, tmp_path):
+def test_a_whole_row_without_its_newline_is_kept(finished, tmp_path):
     whole = (finished / "out.jsonl.journal").read_bytes()
     (tmp_path / "out.jsonl.journal").write_bytes(whole[:-1])
     report = run(finished / "in.jsonl", tmp_path / "out.jsonl")

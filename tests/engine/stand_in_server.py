@@ -1,4 +1,4 @@
-"""What `helpers.server` needs of vLLM's server, there at once: `python -m stand_in_server --port P`, with a child."""
+"""What `helpers.serving.server` needs of vLLM's server, at once: `python -m stand_in_server --port P`, with a child."""
 
 import argparse
 import http.server

@@ -10,7 +10,7 @@ import pytest
 from kernels import ONE, START, Kernel
 
 from helpers import engines
-from helpers.registry import is_engine
+from helpers.engine.registry import is_engine
 
 pytestmark = pytest.mark.apart  # each has processes of its own
 
@@ -30,7 +30,7 @@ def test_an_interrupt_during_construction_leaves_a_usable_kernel_and_a_kill_leav
         assert owner not in engines().index
 
 
-def test_a6_a9_two_kernels_start_in_the_same_second_on_a_busy_machine():
+def test_two_kernels_start_in_the_same_second_on_a_busy_machine():
     size = int(psutil.virtual_memory().total * 0.42)
     hold = f"import time; held = bytearray({size}); print(flush=True); time.sleep(600)"
     with subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE) as busy:
@@ -46,7 +46,7 @@ def test_a6_a9_two_kernels_start_in_the_same_second_on_a_busy_machine():
             busy.kill()
 
 
-def test_a5_an_engine_that_outlives_its_killed_kernel_is_told_of_and_not_killed():
+def test_an_engine_that_outlives_its_killed_kernel_is_told_of_and_not_killed():
     with Kernel(VLLM_ENABLE_V1_MULTIPROCESSING="1") as kernel:
         kernel.run(START)
         owner = kernel.pid

@@ -28,7 +28,7 @@ def params(**settings):
     return SamplingParams(**({"temperature": 0, "max_tokens": 8} | settings))
 
 
-def test_b2_explicit_params_do_not_take_the_file_and_merged_ones_do(llm):
+def test_explicit_params_do_not_take_the_file_and_merged_ones_do(llm):
     file = llm.get_default_sampling_params()
     explicit, merged = params(temperature=1.0, max_tokens=64), sampling.merged(llm, max_tokens=64)
     assert (file.temperature, file.top_p) == (merged.temperature, merged.top_p) == (0.2, 0.9)
@@ -37,7 +37,7 @@ def test_b2_explicit_params_do_not_take_the_file_and_merged_ones_do(llm):
     )
 
 
-def test_b4_a_greedy_prompt_alone_and_in_batches(llm):
+def test_a_greedy_prompt_alone_and_in_batches(llm):
     [alone] = llm.generate("The capital of France is", params(logprobs=5))
     for size in (8, 64):
         batch = llm.generate(
@@ -47,7 +47,7 @@ def test_b4_a_greedy_prompt_alone_and_in_batches(llm):
         assert parted is None or parted["margin"] < outputs.NEAR_TIE, parted
 
 
-def test_b6_a_schema_in_the_old_form_is_refused_and_in_the_new_one_obeyed(llm):
+def test_a_schema_in_the_old_form_is_refused_and_in_the_new_one_obeyed(llm):
     from vllm.sampling_params import StructuredOutputsParams
 
     for old in ({"best_of": 2}, {"guided_json": {}}, {"guided_decoding": None}):
@@ -58,7 +58,7 @@ def test_b6_a_schema_in_the_old_form_is_refused_and_in_the_new_one_obeyed(llm):
     assert output.outputs[0].text in ("red", "blue")
 
 
-def test_b7_json_that_was_cut_is_truncated_and_not_invalid(llm):
+def test_json_that_was_cut_is_truncated_and_not_invalid(llm):
     from vllm.sampling_params import StructuredOutputsParams
 
     schema = {"type": "object", "properties": {"colour": {"type": "string", "maxLength": 30}}, "required": ["colour"]}
@@ -71,14 +71,14 @@ def test_b7_json_that_was_cut_is_truncated_and_not_invalid(llm):
         json.loads(cut.outputs[0].text)
 
 
-def test_b9_log_probabilities_are_raw(llm):
+def test_log_probabilities_are_raw(llm):
     ask = [params(temperature=t, max_tokens=1, logprobs=1, seed=3) for t in (0.5, 1.5)]
     best = [max(o.outputs[0].logprobs[0].values(), key=lambda e: e.logprob) for o in llm.generate(["It is"] * 2, ask)]
     assert best[0].logprob == pytest.approx(best[1].logprob, abs=0.01)
 
 
 @pytest.mark.parametrize("bad", [{"prompt_token_ids": [28] * 5000}, {"prompt_token_ids": [28] * 512}, ""])
-def test_c1_one_bad_prompt_fails_the_call_and_is_known_before_it(llm, bad):
+def test_one_bad_prompt_fails_the_call_and_is_known_before_it(llm, bad):
     ids = bad["prompt_token_ids"] if bad else []
     assert prompts.problem(ids, 512)
     with pytest.raises(Exception, match=r"length|long|empty"):
@@ -87,13 +87,13 @@ def test_c1_one_bad_prompt_fails_the_call_and_is_known_before_it(llm, bad):
     assert len(llm.generate({"prompt_token_ids": [28] * 511}, params())[0].outputs[0].token_ids) == 1
 
 
-def test_c2_a_list_of_another_length_is_not_a_valueerror_and_leaves_nothing(llm):
+def test_a_list_of_another_length_is_not_a_valueerror_and_leaves_nothing(llm):
     with pytest.raises(Exception, match="must be the same") as error:
         llm.generate(["a", "b"], [params()] * 3)
     assert not isinstance(error.value, ValueError) and not llm.llm_engine.has_unfinished_requests()
 
 
-def test_c3_three_ways_out_of_a_missing_template(llm):
+def test_three_ways_out_of_a_missing_template(llm):
     tokenizer = llm.get_tokenizer()
     template, right = tokenizer.chat_template, llm.chat([USER], params())[0]
     try:
@@ -108,7 +108,7 @@ def test_c3_three_ways_out_of_a_missing_template(llm):
     assert right.prompt_token_ids == passed.prompt_token_ids == by_hand.prompt_token_ids
 
 
-def test_c4_a_template_by_hand_on_a_tokenizer_that_adds_bos(llm):
+def test_a_template_by_hand_on_a_tokenizer_that_adds_bos(llm):
     from tokenizers.processors import TemplateProcessing
 
     tokenizer = copy.deepcopy(llm.get_tokenizer())
@@ -120,7 +120,7 @@ def test_c4_a_template_by_hand_on_a_tokenizer_that_adds_bos(llm):
     assert not prompts.doubled_bos(adding.encode(rendered, add_special_tokens=False).ids, number)
 
 
-def test_c5_a_prompt_is_cut_on_request_and_by_how_much_is_known(llm):
+def test_a_prompt_is_cut_on_request_and_by_how_much_is_known(llm):
     text = "one two three four five six seven eight"
     with pytest.raises(TypeError, match="tokenization_kwargs"):
         sampling.check_names({"truncate_prompt_tokens": 3})
@@ -128,27 +128,27 @@ def test_c5_a_prompt_is_cut_on_request_and_by_how_much_is_known(llm):
     assert len(cut.prompt_token_ids) == 3 < len(llm.get_tokenizer().encode(text))
 
 
-def test_c6_token_ids_go_into_a_dict(llm):
+def test_token_ids_go_into_a_dict(llm):
     with pytest.raises(TypeError, match="prompt_token_ids"):
         llm.generate(prompt_token_ids=[[1, 2]])
     assert llm.generate({"prompt_token_ids": [1, 2]}, params())[0].prompt_token_ids == [1, 2]
 
 
-def test_c7_a_template_that_refuses_the_system_role_names_it(llm):
+def test_a_template_that_refuses_the_system_role_names_it(llm):
     with pytest.raises(Exception, match="System role"):
         llm.chat([SYSTEM, USER], params(), chat_template=REFUSES_SYSTEM)
     [output] = llm.chat(prompts.without_system([SYSTEM, USER]), params(), chat_template=REFUSES_SYSTEM)
     assert "Be brief." in llm.get_tokenizer().decode(output.prompt_token_ids)
 
 
-def test_e8_one_llm_is_no_scheduler_over_replicas(llm):
+def test_one_llm_is_no_scheduler_over_replicas(llm):
     from vllm import LLM
 
     with pytest.raises(ValueError, match="data_parallel_size"):
         LLM(model=llm.llm_engine.model_config.model, data_parallel_size=2)
 
 
-def test_e7_preemptions_of_a_small_cache_are_in_the_timeline(llm):
+def test_preemptions_of_a_small_cache_are_in_the_timeline(llm):
     from helpers import get_llm, release_llm
     from helpers.timeline import record
 

@@ -22,7 +22,7 @@ def in_process(kernel) -> bool:
     return kernel.run("print(os.environ['VLLM_ENABLE_V1_MULTIPROCESSING'])")[0] == "0\n"
 
 
-def test_a1_an_interrupted_call_leaves_nothing(kernel):
+def test_an_interrupted_call_leaves_nothing(kernel):
     call = kernel.start(LONG)
     time.sleep(3)
     pressed = time.monotonic()
@@ -32,7 +32,7 @@ def test_a1_an_interrupted_call_leaves_nothing(kernel):
     assert kernel.run(ONE, timeout=60) == ("1 one 0\n", "")
 
 
-def test_a1_twice_and_in_a_loop_of_the_users_own(kernel):
+def test_twice_and_in_a_loop_of_the_users_own(kernel):
     call = kernel.start(
         'llm.enqueue(["long"] * 50, SamplingParams(max_tokens=1000, ignore_eos=True))\n'
         "while True: llm.llm_engine.step()"
@@ -45,7 +45,7 @@ def test_a1_twice_and_in_a_loop_of_the_users_own(kernel):
     assert kernel.run(ONE, timeout=60) == ("1 one 0\n", "")
 
 
-def test_a2_a_chat_that_fails_takes_its_good_rows_along(kernel):
+def test_a_chat_that_fails_takes_its_good_rows_along(kernel):
     ask = '[{"role": "user", "content": "Hi"}], [{"role": "user", "content": "Hello"}]'
     long = '[{"role": "user", "content": "word " * 5000}]'
     _, error = kernel.run(f"llm.chat([{ask}, {long}], SamplingParams(max_tokens=4))")
@@ -75,12 +75,12 @@ print(set(mine), len(mine), got[True], got[False])
     assert kernel.run(program, timeout=120) == ("{'mine'} 8 ['theirs'] busy\n", "")
 
 
-def test_a16_a_running_event_loop_does_not_matter(kernel):
+def test_a_running_event_loop_does_not_matter(kernel):
     text, error = kernel.run("import asyncio\nawait asyncio.sleep(0)\nassert get_llm() is llm\n" + ONE)
     assert (text, error) == ("1 one 0\n", "")
 
 
-def test_a10_no_thread_is_pinned(kernel):
+def test_no_thread_is_pinned(kernel):
     program = """
 import psutil
 pids = [os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))]
@@ -106,7 +106,7 @@ time.sleep(3)
     assert error == "" and "has died; its requests are lost" in text and text.endswith("1 one 0\n")
 
 
-def test_a3_a4_release_gives_memory_back_and_another_engine_starts(kernel):
+def test_release_gives_memory_back_and_another_engine_starts(kernel):
     """Runs last. In a child the second engine is the one that replaced the dead one above: it costs half a minute."""
     again = "; llm = get_llm(max_num_seqs=4)" + ONE
     if in_process(kernel):

@@ -14,7 +14,7 @@ from kernels import Kernel
 STAND_IN, REAL = "stand_in_server", "vllm.entrypoints.openai.api_server"
 START = """
 import pathlib, time
-from helpers import server
+from helpers.serving import server
 server.MODULE = {module!r}
 """
 CELL = """
@@ -102,7 +102,7 @@ def test_an_interrupt_while_it_starts_ends_it_too(tmp_path):
 
 
 def test_a_server_that_does_not_start_says_why_in_one_sentence(monkeypatch):
-    from helpers import server
+    from helpers.serving import server
 
     monkeypatch.setattr(server, "MODULE", STAND_IN)
     monkeypatch.setenv("PYTHONPATH", path())
@@ -112,7 +112,7 @@ def test_a_server_that_does_not_start_says_why_in_one_sentence(monkeypatch):
 
 
 def test_a_second_server_ends_the_first(monkeypatch, capsys):
-    from helpers import server
+    from helpers.serving import server
 
     monkeypatch.setattr(server, "MODULE", STAND_IN)
     monkeypatch.setenv("PYTHONPATH", path())

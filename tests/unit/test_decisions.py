@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from helpers import client, compare
+from helpers.serving import client, compare
 from helpers.teaching import decisions
 from helpers.teaching.decisions import EMBED, OWNERS, SEEN, SEPARATE, SHARED, WARM, Case, decide
 from helpers.widgets.decision import DecisionView
@@ -63,7 +63,7 @@ def test_break_even_is_where_the_starts_are_paid_back():
     assert compare.break_even(run("a", 4.0, load=8.0), run("b", 2.0)).tokens == float("inf")
 
 
-def test_f1_prompts_are_compared_before_tokens():
+def test_prompts_are_compared_before_tokens():
     one, other = run("a", 1.0), run("b", 1.0, tokens=9, prompt=(7,))
     assert compare.different(one, one) == {"prompts": [], "tokens": [], "near_ties": []}
     assert compare.different(one, other) == {"prompts": [0], "tokens": [1], "near_ties": []}

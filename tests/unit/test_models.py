@@ -12,14 +12,14 @@ from helpers import models
 
 def refusal(name):
     with pytest.raises(models.ModelProblem) as problem:
-        models.config(name)
+        models.checkpoint(name)
     assert str(problem.value).count("\n") == 0
     return str(problem.value)
 
 
 def test_a_folder_with_a_config_is_a_checkpoint(tmp_path):
     (tmp_path / "config.json").write_text('{"max_position_embeddings": 64}')
-    assert models.context_length(models.config(str(tmp_path))) == 64
+    assert models.checkpoint(str(tmp_path)).context == 64
 
 
 def test_a_folder_that_is_no_checkpoint(tmp_path):
@@ -87,8 +87,17 @@ def test_the_named_model_comes_before_the_default(monkeypatch):
 def test_the_weights_are_counted(tmp_path):
     (tmp_path / "a.safetensors").write_bytes(b"1" * 10)
     (tmp_path / "b.safetensors").write_bytes(b"1" * 5)
-    assert models.weight_bytes(str(tmp_path)) == 15
-    assert models.weight_bytes(str(tmp_path / "none")) is None
+    assert models.Checkpoint(str(tmp_path), tmp_path, {}).weight_bytes == 15
+    assert models.Checkpoint("org/not-here", None, {}).weight_bytes is None
+
+
+def test_a_home_is_expanded_and_a_folder_has_its_own_name(tmp_path, monkeypatch):
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m/config.json").write_text("{}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    found = models.checkpoint("~/m")
+    assert (found.given, found.folder, found.name) == (str(tmp_path / "m"), tmp_path / "m", "m")
+    assert models.Checkpoint("org/name", None, {}).name == "org/name"
 
 
 @pytest.fixture
@@ -151,4 +160,4 @@ def test_parameters_are_counted_once_over_all_files(tied, count, tmp_path):
     save_file({"model.embed_tokens.weight": embedding, "lm_head.weight": embedding}, tmp_path / "a.safetensors")
     save_file({"model.w": other}, tmp_path / "b.safetensors")
     (tmp_path / "config.json").write_text(json.dumps({"tie_word_embeddings": tied}))
-    assert models.parameters(str(tmp_path)) == count
+    assert models.checkpoint(str(tmp_path)).parameters() == count

@@ -42,13 +42,13 @@ STATS = Fake(
 )
 
 
-def test_d1_without_statistics_timings_are_nan_and_the_hint_names_the_argument():
+def test_without_statistics_timings_are_nan_and_the_hint_names_the_argument():
     with pytest.warns(UserWarning, match="disable_log_stats=False"):
         frame = outputs.requests([request()])
     assert frame[["queued", "prefill", "decode", "first_token"]].isna().all(axis=None)
 
 
-def test_d1_a_timestamp_that_was_never_set_is_nan_and_never_zero():
+def test_a_timestamp_that_was_never_set_is_nan_and_never_zero():
     never = Fake(queued_ts=10.0, scheduled_ts=0.0, first_token_ts=0.0, last_token_ts=0.0, first_token_latency=0.0)
     assert outputs.requests([request(metrics=never)])[["queued", "prefill", "decode"]].isna().all(axis=None)
 
@@ -58,18 +58,18 @@ def test_timings_are_spans_of_the_monotonic_clock():
     assert (row.queued, row.prefill, row.decode, row.first_token, row.preemptions) == (0.5, 0.5, 2.0, 1.25, 2)
 
 
-def test_b1_what_max_tokens_cut_is_flagged():
+def test_what_max_tokens_cut_is_flagged():
     frame = outputs.completions([request(completions=[completion(reason="length"), completion(1, reason="stop")])])
     assert frame.truncated.to_list() == [True, False] and frame["index"].to_list() == [0, 1]
 
 
 @pytest.mark.parametrize("reason", ["stop", "length", "abort", "error", "repetition", None, "new_reason"])
-def test_d2_every_reason_is_counted_under_its_own_name(reason):
+def test_every_reason_is_counted_under_its_own_name(reason):
     [name] = outputs.finish_reasons([request(completions=[completion(reason=reason)])]).index
     assert name == (reason or "none")
 
 
-def test_d3_no_cumulative_logprob_is_nan():
+def test_no_cumulative_logprob_is_nan():
     assert math.isnan(outputs.completions([request()]).cumulative_logprob[0])
     with pytest.warns(UserWarning, match="logprobs=N"):
         frame = outputs.tokens([request()])

@@ -4,7 +4,7 @@ from types import SimpleNamespace as Fake
 
 import pytest
 
-from helpers.timeline import Timeline, record
+from helpers.timeline import COLUMNS, Timeline, record
 
 
 def scheduler(script):
@@ -39,7 +39,8 @@ SCRIPT = [
 @pytest.fixture
 def timeline():
     fake = scheduler(SCRIPT)
-    llm = Fake(llm_engine=Fake(engine_core=Fake(engine_core=Fake(scheduler=fake))))
+    core = Fake(engine_core=Fake(scheduler=fake))
+    llm = Fake(llm_engine=Fake(engine_core=core, add_request=lambda request_id: None, step=list))
     original = fake.schedule
     with record(llm) as timeline:
         for _ in SCRIPT:
@@ -96,20 +97,21 @@ def test_an_engine_in_a_child_gives_spans_and_says_what_is_not_visible():
 
     engine = Fake(engine_core=Fake(resources=None), add_request=lambda request_id: None, step=step)
     before = engine.add_request, engine.step
-    with record(Fake(llm_engine=engine)) as spans:
+    with record(Fake(llm_engine=engine)) as timeline:
         engine.add_request("0")
         engine.add_request("1")
         engine.add_request("2")
         engine.step()
         engine.step()
     assert (engine.add_request, engine.step) == before
-    assert spans.requests() == ["0", "1", "2"] and list(spans.finished) == ["1", "0"]
-    assert spans.frame().finished.isna().tolist() == [False, False, True]
-    hidden, first, second, never = spans.transcript().splitlines()
+    assert timeline.requests() == ["0", "1", "2"] and list(timeline.returned) == ["1", "0"]
+    assert timeline.spans().returned.isna().tolist() == [False, False, True]
+    hidden, first, second, never = timeline.transcript().splitlines()
     assert (
         "VLLM_ENABLE_V1_MULTIPROCESSING=0" in hidden
         and first.startswith("request 1")
         and second.startswith("request 0")
     )
-    assert "did not come back" in never and repr(spans) == "3 requests, 2 came back; steps are not visible"
-    assert spans.draw()._repr_png_().startswith(b"\x89PNG")
+    assert "did not come back" in never and "iterations are not visible" in repr(timeline)
+    assert timeline.draw()._repr_png_().startswith(b"\x89PNG")
+    assert len(timeline.iterations()) == 0 and list(timeline.iterations()) == COLUMNS

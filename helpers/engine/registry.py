@@ -14,6 +14,7 @@ from filelock import FileLock, Timeout
 
 from helpers.memory import resident
 from helpers.models import cache_folder
+from helpers.problems import Problem
 
 
 @dataclass(frozen=True)
@@ -36,19 +37,21 @@ def folder() -> Path:
     return path
 
 
-def register(model: str, device: str) -> None:
-    """Writes this process's entry; the engine is constructed."""
-    me = psutil.Process()
-    workers = {child.pid: child.create_time() for child in me.children(recursive=True) if is_engine(child)}
-    entry = Entry(me.pid, me.create_time(), who_am_i(), model, device, time.time(), workers)
-    part = folder() / f"{me.pid}.part"
+def register(model: str, device: str, server: int | None = None) -> None:
+    """Writes an entry: this process's engine is constructed, or that of a `server`, by its process's number."""
+    owner = psutil.Process(server)
+    parts = [child for child in owner.children(recursive=True) if server or is_engine(child)]
+    workers = {child.pid: child.create_time() for child in parts}
+    who = f"server of {who_am_i()}" if server else who_am_i()
+    entry = Entry(owner.pid, owner.create_time(), who, model, device, time.time(), workers)
+    part = folder() / f"{owner.pid}.part"
     part.write_text(json.dumps(asdict(entry)))
-    os.replace(part, folder() / f"{me.pid}.json")
+    os.replace(part, folder() / f"{owner.pid}.json")
 
 
-def unregister() -> None:
-    """Removes this process's entry; the engine is released."""
-    (folder() / f"{os.getpid()}.json").unlink(missing_ok=True)
+def unregister(server: int | None = None) -> None:
+    """Removes the entry of this process, or of a server; its engine is gone."""
+    (folder() / f"{server or os.getpid()}.json").unlink(missing_ok=True)
 
 
 def entries() -> list[Entry]:
@@ -162,7 +165,7 @@ def others() -> str:
     return f"Other engines on this machine: {'; '.join(held)}." if held else ""
 
 
-class StartBlocked(RuntimeError):
+class StartBlocked(Problem):
     """The start lock is held by a process that will never let it go; the message says which."""
 
 

@@ -4,18 +4,17 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from unittest.mock import patch
 
+from helpers.engine import inside
 from helpers.memory import memory_used
 
-# The methods of vLLM's worker that its executor calls, in this order, while an engine is constructed.
-STEPS = {
-    "init_device": "prepare the device",
-    "load_model": "load the weights",
-    "determine_available_memory": "profile a forward pass",
-    "initialize_from_config": "allocate the KV cache",
-    "compile_or_warm_up_model": "warm up",
-}
+NAMES = dict(
+    zip(
+        inside.CONSTRUCTION,
+        ("prepare the device", "load the weights", "profile a forward pass", "allocate the KV cache", "warm up"),
+        strict=True,
+    )
+)
 REST = "configuration, tokenizer, scheduler"
 UNSEEN = "construct in a child process"
 
@@ -48,29 +47,23 @@ class Phases:
 @contextmanager
 def watch_construction(phases: Phases, on: str) -> Iterator[None]:
     """Measures an engine's construction into `phases`; of an engine in a child process only the total is visible."""
-    from vllm.v1.worker.gpu_worker import Worker
-
-    workers = [Worker]
-    if on == "cpu":
-        from vllm.v1.worker.cpu_worker import CPUWorker
-
-        workers.insert(0, CPUWorker)
 
     def measured(step: str, function):
         def run(*args, **kwargs):
-            with phases.measure(STEPS[step], on):
+            with phases.measure(NAMES[step], on):
                 return function(*args, **kwargs)
 
         return run
 
     with ExitStack() as stack:
-        for step in STEPS:
-            owner = next(worker for worker in workers if step in vars(worker))
-            stack.enter_context(patch.object(owner, step, measured(step, vars(owner)[step])))
+        for owner, step in inside.construction_steps(on):
+            usual = vars(owner)[step]
+            stack.callback(setattr, owner, step, usual)
+            setattr(owner, step, measured(step, usual))
         start, used = time.perf_counter(), memory_used(on)
         before = set(phases.seconds)
         yield
-        inside = [phase for phase in phases.seconds if phase not in before]
-        rest = REST if inside else UNSEEN
-        phases.seconds[rest] = time.perf_counter() - start - sum(phases.seconds[p] for p in inside)
-        phases.bytes[rest] = memory_used(on) - used - sum(phases.bytes[p] for p in inside)
+        seen = [phase for phase in phases.seconds if phase not in before]
+        rest = REST if seen else UNSEEN
+        phases.seconds[rest] = time.perf_counter() - start - sum(phases.seconds[p] for p in seen)
+        phases.bytes[rest] = memory_used(on) - used - sum(phases.bytes[p] for p in seen)

@@ -13,8 +13,9 @@ import numpy
 import pytest
 import torch
 
-from helpers import devices, quiet
-from helpers.quiet import Rule, calling, generators_kept, spoken_of, startup_log
+from helpers import machine
+from helpers.engine import quiet
+from helpers.engine.quiet import Rule, calling, generators_kept, spoken_of, startup_log
 
 STARTS = sorted(Path(__file__).with_name("startups").glob("*.log"))  # as recorded, without INFO lines
 GENERATION = (
@@ -58,7 +59,7 @@ def test_what_speaks_of_the_model_is_shown(line):
 
 def test_what_speaks_of_a_variable_is_shown_where_the_reader_set_it(monkeypatch):
     line = "VLLM_ATTENTION_BACKEND is ignored; OMP_NUM_THREADS=2 is set"
-    monkeypatch.setattr(os, "environ", os.environ | devices.environment())
+    monkeypatch.setattr(os, "environ", os.environ | machine.environment())
     assert not passes(line)  # this package set the second
     monkeypatch.setitem(os.environ, "VLLM_ATTENTION_BACKEND", "FLASH")
     assert passes(line)
@@ -121,5 +122,5 @@ def test_the_generators_go_on_as_if_nothing_had_happened():
 
 
 def test_vllm_is_given_the_filter():
-    config = json.loads(Path(devices.environment()["VLLM_LOGGING_CONFIG_PATH"]).read_text())
-    assert config["filters"]["rule"]["()"] == "helpers.quiet.Rule"
+    config = json.loads(Path(machine.environment()["VLLM_LOGGING_CONFIG_PATH"]).read_text())
+    assert config["filters"]["rule"]["()"] == "helpers.engine.quiet.Rule"

@@ -9,7 +9,7 @@ import time
 import pytest
 from fakes import LLM
 
-from helpers.guard import EngineBusy, Guard
+from helpers.engine.guard import EngineBusy, Guard
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_a_wrong_call_keeps_vllms_own_message(llm, guard):
         llm.generate(prompt_token_ids=[[1]])
 
 
-def test_a1_an_interrupt_ends_the_call_after_the_step_and_empties_the_engine(llm, guard):
+def test_an_interrupt_ends_the_call_after_the_step_and_empties_the_engine(llm, guard):
     finished = []
 
     def during():
@@ -93,7 +93,7 @@ def test_a_step_that_never_ends_gives_way_at_the_third_press(llm, guard):
     assert len(presses) == 2  # the third raised inside the step
 
 
-def test_a2_a_call_that_fails_takes_only_its_own_requests_with_it(llm, guard):
+def test_a_call_that_fails_takes_only_its_own_requests_with_it(llm, guard):
     llm.enqueue(["mine"])
     with pytest.raises(ValueError, match="too long"):
         llm.generate(["good", "too long"])

@@ -1,6 +1,5 @@
 """Starting an engine: the arguments that fit, the construction itself, and what is said about both."""
 
-import difflib
 import inspect
 import multiprocessing
 import os
@@ -10,13 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from multiprocessing import resource_tracker
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
-from helpers import devices, failures, memory, models, registry
-from helpers.phases import Phases, watch_construction
-from helpers.quiet import STARTER, generators_kept, quiet, spoken_of
+from helpers import machine, memory
+from helpers.engine import failures, settings
+from helpers.engine.phases import Phases, watch_construction
+from helpers.engine.quiet import STARTER, generators_kept, quiet, spoken_of
+from helpers.problems import did_you_mean
 
 if TYPE_CHECKING:
     from vllm import LLM
@@ -50,26 +49,13 @@ def check_names(engine_args: dict[str, Any]) -> None:
     known = EngineArgs.__dataclass_fields__.keys() | inspect.signature(LLM.__init__).parameters.keys()
     for name in engine_args:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f" Did you mean {near[0]}?" if near else " See the arguments of vllm.LLM."
+            hint = did_you_mean(name, known) or " See the arguments of vllm.LLM."
             raise TypeError(f"vllm.LLM has no argument {name!r}.{hint}")
-
-
-def fit(name: str, settings: dict, asked: dict[str, Any]) -> dict[str, Any]:
-    """Arguments for the machine as it is now; raises `EngineStartFailed` for weights that cannot fit."""
-    here = devices.machine()
-    weights = models.weight_bytes(name)
-    fitted = devices.engine_args(here, weights, models.context_length(settings))
-    stored = str(settings.get("dtype") or settings.get("torch_dtype"))
-    doubled = stored in ("bfloat16", "float16") and (fitted | asked).get("dtype") == "float32"
-    if said := failures.too_big(here, devices.device(), weights, 2 if doubled else 1):
-        raise failures.EngineStartFailed(f"{said} {registry.others()}".strip())
-    return fitted
 
 
 def listen_for(asked: dict[str, Any]) -> None:
     """Lets start-up messages be seen that speak of what was asked for, by arguments or by `WORKBOOK_DTYPE`."""
-    spoken_of([*asked, *(["dtype"] if devices.wanted_dtype() else [])], asked["model"])
+    spoken_of([*asked, *(["dtype"] if settings.wanted_dtype() else [])], asked["model"])
 
 
 def construct(args: dict[str, Any], phases: Phases, on: str) -> "LLM":
@@ -116,24 +102,17 @@ def _children_undisturbed() -> Iterator[None]:
     resource_tracker.ensure_running()  # now: where it starts later, it lets SIGINT through again
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        quieter = {"PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", "ignore::FutureWarning")}
-        with patch.dict(os.environ, quieter | {STARTER: str(os.getpid())}):
+        usual = os.environ.copy()
+        os.environ[STARTER] = str(os.getpid())
+        os.environ.setdefault("PYTHONWARNINGS", "ignore::FutureWarning")
+        try:
             yield
+        finally:
+            for name in (STARTER, "PYTHONWARNINGS"):
+                os.environ.pop(name)
+            os.environ.update(usual)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def lower_memory(asked: dict[str, Any], on: str) -> dict[str, float]:
-    """The share of the card that is free, in place of a larger one that was asked for; says so. Else empty."""
-    share = asked.get("gpu_memory_utilization")
-    if on != "cuda" or share is None:
-        return {}
-    card = devices.machine().gpus[0]
-    chosen = min(share, devices.fraction_free(card))
-    if chosen == share:
-        return {}
-    print(failures.lowered(share, chosen, card), registry.others())
-    return {"gpu_memory_utilization": chosen}
 
 
 @cache  # once: the second engine of a process finds CUDA used by the first
@@ -154,16 +133,11 @@ def summary(llm: "LLM", name: str, phases: Phases, on: str) -> str:
     import vllm
 
     config = llm.llm_engine.vllm_config
-    here = devices.machine()
+    here = machine.here()
     place = f"CPU, {here.cores} cores"
     if on == "cuda":
         card, share = here.gpus[0], config.cache_config.gpu_memory_utilization
-        place = f"{card.name} ({share} of its {card.total / devices.GIB:.0f} GiB)"
+        place = f"{card.name} ({share} of its {card.total / machine.GIB:.0f} GiB)"
     dtype = str(config.model_config.dtype).removeprefix("torch.")
     seconds = ", ".join(f"{phase} {s:.1f} s" for phase, s in phases.seconds.items() if s >= 0.05)
-    return f"{short(name)} on {place}, {dtype}, vLLM {vllm.__version__}: {seconds}."
-
-
-def short(name: str) -> str:
-    """A folder's own name, or the hub id as it is."""
-    return Path(name).name if Path(name).is_dir() else name
+    return f"{name} on {place}, {dtype}, vLLM {vllm.__version__}: {seconds}."

@@ -4,10 +4,11 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from helpers.devices import GIB, Gpu, Machine
+from helpers.machine import GIB, Gpu, Machine
+from helpers.problems import Problem
 
 
-class EngineStartFailed(RuntimeError):
+class EngineStartFailed(Problem):
     """vLLM could not construct the engine; the message says why, and `__cause__` is vLLM's own error."""
 
 
@@ -21,11 +22,6 @@ def explain(error: BaseException, said: str, args: dict[str, Any]) -> str:
         if match := re.search(pattern, text, re.DOTALL):
             return f"The engine did not start: {sentence(match, args)}"
     return f"The engine did not start: vLLM refused {args['model']}: {_reason(error, said)}"
-
-
-def one_line(error: BaseException) -> str:
-    """What an exception says, on one line."""
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def too_big(here: Machine, on: str, model_bytes: int | None, width_ratio: float) -> str | None:
@@ -81,7 +77,7 @@ def _reason(error: BaseException, said: str) -> str:
 
 def _memory(match: re.Match, args: dict[str, Any]) -> str:
     free, total, wanted = match.groups()
-    from helpers.registry import others
+    from helpers.engine.registry import others
 
     return (
         f"it wants {wanted} GiB of {total} GiB, a share of the total, and {free} GiB are free. Release another engine, "

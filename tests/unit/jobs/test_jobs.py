@@ -102,7 +102,7 @@ def test_settings_are_the_checkpoints_then_the_jobs_then_the_rows_then_the_runs(
     assert given[rows[1]["prompt"]].temperature == 0.9 and given[rows[0]["prompt"]].temperature == 0
 
 
-def test_b3_seeds_come_from_seed_and_id_whatever_the_order_or_the_shards(tmp_path):
+def test_seeds_come_from_seed_and_id_whatever_the_order_or_the_shards(tmp_path):
     rows = [plain(number, temperature=1.0, prompt="the same text") for number in range(8)]
 
     def seeds(folder, rows, **more):
@@ -120,14 +120,14 @@ def test_b3_seeds_come_from_seed_and_id_whatever_the_order_or_the_shards(tmp_pat
     assert seeds("e", rows, seed=1) != first and set(seeds("f", rows, seed=None).values()) == {"None"}
 
 
-def test_e3_equal_texts_are_fine_and_equal_ids_are_refused_before_the_engine(tmp_path):
+def test_equal_texts_are_fine_and_equal_ids_are_refused_before_the_engine(tmp_path):
     run(LLM(), [plain(0), plain(0, id="other")], tmp_path / "out.jsonl")
     assert len(read(tmp_path / "out.jsonl")) == 2
     with pytest.raises(DuplicateIds, match=r"'row-0' \(again in row 3\)"):
         run(lambda: pytest.fail("no engine"), [plain(0), plain(1), plain(0)], tmp_path / "b.jsonl", model="m")
 
 
-def test_e3_changed_rows_are_refused_with_the_difference_or_redone_when_asked(tmp_path):
+def test_changed_rows_are_refused_with_the_difference_or_redone_when_asked(tmp_path):
     sink, rows = tmp_path / "out.jsonl", [plain(number, max_tokens=4) for number in range(6)]
     run(LLM(), rows, sink)
     changed = [rows[0] | {"max_tokens": 8}, rows[1] | {"prompt": "another"}, *rows[2:]]
@@ -150,7 +150,7 @@ def test_another_way_of_writing_the_same_row_is_no_change(tmp_path):
     assert llm.given == []
 
 
-def test_e3_another_model_or_default_is_refused_with_the_difference(tmp_path):
+def test_another_model_or_default_is_refused_with_the_difference(tmp_path):
     sink, rows = tmp_path / "out.jsonl", [plain(0)]
     run(LLM(), rows, sink)
     with pytest.raises(Changed, match=r"defaults max_tokens: None -> 5; seed: 0 -> 3"):
@@ -163,7 +163,7 @@ def test_e3_another_model_or_default_is_refused_with_the_difference(tmp_path):
 
 
 @pytest.mark.parametrize("reason", ["length", "error", "repetition", None, "new_reason"])
-def test_d2_only_allowed_reasons_are_done(reason, tmp_path):
+def test_only_allowed_reasons_are_done(reason, tmp_path):
     report = run(LLM(reason=lambda text: reason), [plain(0)], tmp_path / "out.jsonl")
     assert report.ended == {f"failed: {reason or 'none'}": 1} and report.exit_code() == 3
     [row] = read(tmp_path / "out.jsonl")
@@ -191,7 +191,7 @@ def test_limits_are_shares_of_statuses_or_reasons(tmp_path):
     }
 
 
-def test_e1_e4_the_journal_has_a_row_as_soon_as_it_is_finished(tmp_path):
+def test_the_journal_has_a_row_as_soon_as_it_is_finished(tmp_path):
     llm, sink, seen = LLM(slots=2), tmp_path / "out.jsonl", []
     journal = sink.with_name("out.jsonl.journal")
     llm.llm_engine.before_step = lambda: seen.append(journal.read_bytes().count(b'"row":'))
@@ -632,7 +632,7 @@ def test_a_load_that_outlasts_the_work_says_so(tmp_path):
     assert "a server that stays warm" not in repr(report)
 
 
-def test_e6_memory_does_not_grow_with_the_rows(tmp_path):
+def test_memory_does_not_grow_with_the_rows(tmp_path):
     import tracemalloc
 
     def peak(count: int) -> int:

@@ -9,20 +9,22 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from helpers import devices, memory, models, registry, start
-from helpers.guard import Guard
-from helpers.phases import Phases
-from helpers.quiet import quiet
+from helpers import machine, memory, models
+from helpers.engine import inside, registry, settings, start
+from helpers.engine.guard import Guard
+from helpers.engine.phases import Phases
+from helpers.engine.quiet import quiet
+from helpers.problems import Problem
 
 if TYPE_CHECKING:
     from vllm import LLM
 
 
-class EngineConflict(RuntimeError):
+class EngineConflict(Problem):
     """This process has an engine already, and it differs from the one that was asked for."""
 
 
-class EngineReleased(RuntimeError):
+class EngineReleased(Problem):
     """The `LLM` was released and cannot be used any more."""
 
 
@@ -30,7 +32,7 @@ class EngineReleased(RuntimeError):
 class _Engine:
     llm: "LLM"
     asked: dict[str, Any]  # the model, and what the caller passed
-    fitted: dict[str, Any]  # what devices.engine_args added
+    fitted: dict[str, Any]  # what settings.fit added
     on: str  # "cpu" or "cuda"
     phases: Phases
     guard: Guard
@@ -45,18 +47,18 @@ def get_llm(model: str | None = None, **engine_args: Any) -> "LLM":
     """The one `vllm.LLM` of this process, constructed on the first call.
 
     `model` is a hub id or a folder, by default `models.model()`. `engine_args` are arguments of `vllm.LLM`; what is
-    left out is chosen for this machine by `devices.engine_args`. Asked again with equal arguments, it returns the
+    left out is chosen for this machine by `settings.fit`. Asked again with equal arguments, it returns the
     same object at once; an engine that has died is replaced. Engines of one user start one after the other.
 
     Raises `EngineConflict` when the live engine differs from what is asked for, `TypeError` for an argument that vLLM
-    does not know, and `models.ModelProblem`, `devices.DeviceProblem` or `failures.EngineStartFailed` with the reason
+    does not know, and `models.ModelProblem`, `machine.DeviceProblem` or `failures.EngineStartFailed` with the reason
     and the way out.
     """
     global _engine
     start.check_main()
     with _lock:
-        name = model or models.model()
-        asked = {"model": name} | engine_args
+        checkpoint = models.checkpoint(model)
+        asked = {"model": checkpoint.given} | engine_args
         if _engine and not _engine.guard.alive():
             print("The engine of this process has died; its requests are lost, and a new one is started.")
             _end()
@@ -67,18 +69,17 @@ def get_llm(model: str | None = None, **engine_args: Any) -> "LLM":
                     "Use it with its own arguments, or end it with release_llm() first."
                 )
             return _engine.llm
-        phases, on = Phases(), devices.device()
+        phases, on = Phases(), machine.device()
         start.import_vllm(phases)
         start.check_names(engine_args)
-        settings = models.config(name)
         with registry.start_lock():
-            fitted = start.fit(name, settings, asked)
+            fitted = settings.fit(checkpoint, asked)
             start.listen_for(asked)
-            llm = start.construct(fitted | asked | start.lower_memory(asked, on), phases, on)
+            llm = start.construct(fitted | asked | settings.lowered_memory(asked, on), phases, on)
             _engine = _Engine(llm, asked, fitted, on, phases, Guard(llm))
-            registry.register(start.short(name), on)
+            registry.register(checkpoint.name, on)
         _watch_cells()
-        print(start.summary(llm, name, phases, on))
+        print(start.summary(llm, checkpoint.name, phases, on))
         return llm
 
 
@@ -89,7 +90,7 @@ def my_turn(timeout: float | None = None) -> Iterator[None]:
     Raises `guard.EngineBusy` when the time is over.
     """
     if not _engine:
-        raise RuntimeError(_NONE)
+        raise Problem(_NONE)
     with _engine.guard.turn(timeout):
         yield
 
@@ -100,9 +101,9 @@ def running() -> bool:
 
 
 def construction() -> Phases:
-    """Seconds and bytes by phase of this process's engine. Raises `RuntimeError` when there is none."""
+    """Seconds and bytes by phase of this process's engine. Raises `Problem` when there is none."""
     if not _engine:
-        raise RuntimeError(_NONE)
+        raise Problem(_NONE)
     return _engine.phases
 
 
@@ -132,20 +133,14 @@ def _end() -> list[weakref.ref]:
     """Shuts the engine down and drops it; weak references to what took the memory."""
     global _engine
     llm, _engine = _engine.llm, None
-    core = llm.llm_engine.engine_core
-    kept = []
-    with suppress(AttributeError):  # an engine in a child process keeps its model there
-        runner = core.engine_core.model_executor.driver_worker.worker.model_runner
-        kept = [weakref.ref(part) for part in (runner.model, *runner.kv_caches)]
-        del runner
+    kept = inside.memory_of(llm)
     with quiet():
-        core.shutdown()
+        inside.shut_down(llm)
     # The caller's variable keeps the object alive, so what it holds is dropped instead.
     vars(llm).clear()
     llm.__class__ = _Released
     registry.unregister()
-    del core
-    memory.forget_tokenizers()
+    inside.forget_tokenizers()
     memory.give_back()
     return kept
 

@@ -5,15 +5,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from helpers import client
 from helpers.outputs import NEAR_TIE, parted
 from helpers.picture import Picture
+from helpers.serving import client
 
 if TYPE_CHECKING:
     import pandas as pd
-    from vllm import LLM, SamplingParams
+    from vllm import RequestOutput, SamplingParams
 
-    from helpers.server import Server
+    from helpers.serving.server import Server
 
 DAY = 24 * 3600
 # What a request must carry so that both sides run with the same settings: the server fills in what is left out.
@@ -39,6 +39,13 @@ class Run:
     tokens: tuple[tuple[int, ...], ...]  # token ids of the completions
     first_token: tuple[float, ...] = ()  # seconds; of streamed answers
 
+    @classmethod
+    def of(cls, name: str, outputs: "Iterable[RequestOutput]", seconds: float, load_seconds: float) -> "Run":
+        """What the embedded engine gave in so many seconds."""
+        pairs = [(tuple(output.prompt_token_ids), tuple(output.outputs[0].token_ids)) for output in outputs]
+        prompts, tokens = zip(*pairs, strict=True)
+        return cls(name, seconds, load_seconds, prompts, tokens)
+
     @property
     def rate(self) -> float:
         """Completion tokens a second."""
@@ -56,20 +63,6 @@ def fields(params: "SamplingParams") -> dict[str, Any]:
             raise ValueError(f"{name}={getattr(params, name)!r} is not sent to the server here: leave it out.")
     given = {name: getattr(params, name) for name in FIELDS}
     return {name: value for name, value in given.items() if value is not None and value != []}
-
-
-def embedded(llm: "LLM", conversations: Sequence, params: Sequence["SamplingParams"], load_seconds: float) -> Run:
-    """One `chat()` with all rows."""
-    start = time.perf_counter()
-    found = llm.chat(list(conversations), list(params))
-    took = time.perf_counter() - start
-    return Run(
-        "embedded, one chat()",
-        took,
-        load_seconds,
-        tuple(tuple(output.prompt_token_ids) for output in found),
-        tuple(tuple(output.outputs[0].token_ids) for output in found),
-    )
 
 
 async def served(
@@ -115,6 +108,11 @@ def different(left: Run, right: Run, margins: Sequence[Sequence[float]] = ()) ->
             near = bool(margins) and margins[row][position] < NEAR_TIE
             found["near_ties" if near else "tokens"].append(row)
     return found
+
+
+def fastest(runs: Iterable[Run]) -> Run:
+    """The run with the highest rate."""
+    return max(runs, key=lambda run: run.rate)
 
 
 def table(runs: Iterable[Run]) -> "pd.DataFrame":

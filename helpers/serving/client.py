@@ -9,13 +9,13 @@ from typing import Any
 
 import openai
 
-from helpers.failures import one_line
-from helpers.server import NAME, Server
+from helpers.problems import Problem, one_line
+from helpers.serving.server import NAME, Server
 
 RETRIES, TIMEOUT = 4, 600.0  # openai's client waits longer from one retry to the next
 
 
-class RequestFailed(RuntimeError):
+class RequestFailed(Problem):
     """The server refused or did not answer a request; the message has its position among those sent."""
 
 

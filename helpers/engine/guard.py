@@ -4,11 +4,13 @@ import functools
 import inspect
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from helpers.quiet import calling
+from helpers.engine import inside
+from helpers.engine.quiet import calling
+from helpers.problems import Problem
 
 if TYPE_CHECKING:
     from vllm import LLM
@@ -18,7 +20,7 @@ RUN = ("generate", "chat", "wait_for_completion", "beam_search", "embed", "encod
 QUEUE = ("enqueue", "enqueue_chat")
 
 
-class EngineBusy(RuntimeError):
+class EngineBusy(Problem):
     """Another thread is using this process's engine."""
 
 
@@ -39,7 +41,7 @@ class Guard:
         self._owner = (
             threading.current_thread()
         )  # the last thread that had its turn: requests in the engine are its own
-        self._depth = 0
+        self._usual: Callable | None = None  # the caller's handler, while SIGINT is kept back
         self._presses = 0
         for name in RUN + QUEUE:
             if hasattr(llm, name):
@@ -50,11 +52,11 @@ class Guard:
 
     def alive(self) -> bool:
         """Whether the engine still runs; one in a child process can die without this process."""
-        return alive(self._engine)
+        return inside.alive(self._engine)
 
     def pending(self) -> set[str]:
         """Internal ids of the requests that are in the engine."""
-        return set(self._engine.output_processor.request_states)
+        return inside.pending(self._engine)
 
     def abort(self, ids: set[str]) -> None:
         """Takes requests out of the engine."""
@@ -68,9 +70,7 @@ class Guard:
         def abort_request(request_ids, internal=False):
             if internal:
                 return method(request_ids, internal=True)
-            processor = self._engine.output_processor
-            outer = [name for name in request_ids if name in processor.external_req_ids]
-            inner = [n for n in request_ids if n in processor.request_states or n in processor.parent_requests]
+            outer, inner = inside.by_kind(self._engine, request_ids)
             if gone := set(request_ids) - {*outer, *inner}:
                 print(f"Not aborted: {', '.join(sorted(gone))}. No request in the engine has this id: has it ended?")
             method(outer)
@@ -115,18 +115,20 @@ class Guard:
         def step(*args, **kwargs):
             with self._interrupts():
                 result = method(*args, **kwargs)
-                if self._presses:
-                    raise KeyboardInterrupt
+                self._deliver()
                 return result
 
         return step
 
     @contextmanager
     def _interrupts(self) -> Iterator[None]:
-        """Keeps SIGINT back until the end of the outermost block; a third press is let through at once."""
+        """Keeps SIGINT back until the step that is running is over; a third press is let through at once.
+
+        Then the caller's own handler is called: Python's raises KeyboardInterrupt.
+        """
         usual = signal.getsignal(signal.SIGINT)
-        outermost = threading.current_thread() is threading.main_thread() and not self._depth
-        if not outermost or not callable(usual) or hasattr(usual, "raises_nothing"):
+        outermost = threading.current_thread() is threading.main_thread() and not self._usual
+        if not outermost or not callable(usual):
             yield
             return
 
@@ -135,20 +137,21 @@ class Guard:
             if self._presses > 2:
                 usual(signum, frame)
 
-        self._depth, self._presses = 1, 0
+        self._usual, self._presses = usual, 0
         signal.signal(signal.SIGINT, keep)
         try:
             yield
-            if self._presses:  # it came after the last step
-                raise KeyboardInterrupt
+            self._deliver()  # it came after the last step
         finally:
-            signal.signal(signal.SIGINT, usual)
-            self._depth, self._presses = 0, 0
+            if signal.getsignal(signal.SIGINT) is keep:  # the caller's handler may have set another
+                signal.signal(signal.SIGINT, usual)
+            self._usual, self._presses = None, 0
 
-
-def alive(engine) -> bool:
-    """Whether vLLM's engine still runs; False only for one in a child process that has died."""
-    return not getattr(getattr(engine.engine_core, "resources", None), "engine_dead", False)
+    def _deliver(self) -> None:
+        """Gives a press that was kept back to the handler that it was meant for."""
+        if self._presses and self._usual:
+            self._presses = 0
+            self._usual(signal.SIGINT, None)
 
 
 def _without_bar(signature: inspect.Signature, args: tuple, kwargs: dict) -> dict:

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-WATCH = str(Path(__file__).parents[2] / "helpers/watch.py")
+WATCH = str(Path(__file__).parents[3] / "helpers/serving/watch.py")
 # A server with a child of its own, as vLLM's has; both say their pids.
 SERVER = """
 import os, signal, subprocess, sys, time

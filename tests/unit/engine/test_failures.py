@@ -2,7 +2,7 @@
 
 import pytest
 
-from helpers.failures import explain
+from helpers.engine.failures import explain
 
 ARGS = {"model": "org/model", "dtype": "bfloat16"}
 KNOWN = {

@@ -7,7 +7,9 @@ from pathlib import Path
 import fakes
 import pytest
 
-from helpers import devices, engine, failures, models, registry, start
+from helpers import machine, models
+from helpers.engine import failures, registry, settings, start
+from helpers.engine import shared as engine
 
 
 @pytest.fixture(autouse=True)
@@ -16,7 +18,7 @@ def fake(monkeypatch, tmp_path):
     fakes.LLM.made = 0
     (tmp_path / "config.json").write_text("{}")
     monkeypatch.setenv("WORKBOOK_MODEL", str(tmp_path))
-    monkeypatch.setattr(devices, "device", lambda: "cpu")
+    monkeypatch.setattr(machine, "device", lambda: "cpu")
     monkeypatch.setattr(start, "watch_construction", lambda phases, on: contextlib.nullcontext())
     monkeypatch.setenv("WORKBOOK_CACHE", str(tmp_path / "cache"))
     yield
@@ -66,7 +68,7 @@ def test_the_line_says_what_started(capsys):
     assert said.count("\n") == 1 and Path(models.model()).name in said and "float32" in said
 
 
-def test_a4_release_twice_and_with_nothing_to_release(capsys):
+def test_release_twice_and_with_nothing_to_release(capsys):
     engine.release_llm()
     engine.get_llm()
     engine.release_llm()
@@ -128,7 +130,7 @@ def test_a_failure_is_one_sentence_with_vllms_error_behind_it(monkeypatch):
 
 
 def test_weights_that_cannot_fit_are_refused_with_the_numbers(monkeypatch):
-    monkeypatch.setattr(models, "weight_bytes", lambda name: 2**50)
+    monkeypatch.setattr(models.Checkpoint, "weight_bytes", 2**50)
     with pytest.raises(
         failures.EngineStartFailed, match=r"its weights take 1048576.0 GiB, and .* are free on this machine"
     ):
@@ -136,15 +138,15 @@ def test_weights_that_cannot_fit_are_refused_with_the_numbers(monkeypatch):
 
 
 def test_a_larger_share_than_is_free_is_lowered_with_the_arithmetic(monkeypatch, capsys):
-    card = devices.Gpu(0, "Test GPU", 100 * devices.GIB, 41 * devices.GIB)
-    monkeypatch.setattr(devices, "machine", lambda: devices.Machine((card,), 2, 1, 1, frozenset()))
-    assert start.lower_memory({"gpu_memory_utilization": 0.9}, "cuda") == {"gpu_memory_utilization": 0.4}
+    card = machine.Gpu(0, "Test GPU", 100 * machine.GIB, 41 * machine.GIB)
+    monkeypatch.setattr(machine, "here", lambda: machine.Machine((card,), 2, 1, 1, frozenset()))
+    assert settings.lowered_memory({"gpu_memory_utilization": 0.9}, "cuda") == {"gpu_memory_utilization": 0.4}
     assert "would take 90.0 of 100.0 GiB, and 41.0 are free: 0.4 is used instead" in capsys.readouterr().out
-    assert start.lower_memory({"gpu_memory_utilization": 0.3}, "cuda") == {}
-    assert start.lower_memory({}, "cuda") == {} == start.lower_memory({"gpu_memory_utilization": 0.9}, "cpu")
+    assert settings.lowered_memory({"gpu_memory_utilization": 0.3}, "cuda") == {}
+    assert settings.lowered_memory({}, "cuda") == {} == settings.lowered_memory({"gpu_memory_utilization": 0.9}, "cpu")
 
 
-def test_a12_cuda_used_before_the_engine_is_said_with_the_order_that_avoids_it(monkeypatch, capsys):
+def test_cuda_used_before_the_engine_is_said_with_the_order_that_avoids_it(monkeypatch, capsys):
     import torch
 
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)

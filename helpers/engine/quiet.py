@@ -13,11 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers import devices
+from helpers import machine
 
 # What of the reader's own a start-up message can speak of, beside the names that `spoken_of` was given.
 MODEL = r"\b(?:the|this|your) model\b|generation.config|config\.json|chat.template|tokenizer"
 STARTER = "WORKBOOK_STARTER"  # the process that starts an engine; its children find it in their environment
+OWN = (STARTER, "VLLM_DIST_IDENT")  # the second is vLLM's, in a process with an engine, and its children inherit it
 PREFIXES = ("VLLM_", "HF_", "CUDA_", "OMP_", "TORCH_", "PYTORCH_", "NCCL_", "WORKBOOK_")
 
 
@@ -107,8 +108,8 @@ def _me() -> str:
 
 def _set_by_reader() -> list[str]:
     """The variables of the environment that are not as this package sets them."""
-    ours = devices.environment()
-    return [n for n, value in os.environ.items() if n.startswith(PREFIXES) and n != STARTER and value != ours.get(n)]
+    ours = machine.environment()
+    return [n for n, value in os.environ.items() if n.startswith(PREFIXES) and n not in OWN and value != ours.get(n)]
 
 
 _rule = Rule()

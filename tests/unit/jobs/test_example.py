@@ -15,7 +15,7 @@ from helpers.jobs import Report
 @pytest.fixture
 def example(monkeypatch):
     """The script, whose processes find an engine that answers at once."""
-    spec = importlib.util.spec_from_file_location("batch_job", Path(__file__).parents[2] / "examples/batch_job.py")
+    spec = importlib.util.spec_from_file_location("batch_job", Path(__file__).parents[3] / "examples/batch_job.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     importlib.import_module("vllm.sampling_params")  # once, and not in each process
@@ -23,7 +23,7 @@ def example(monkeypatch):
     monkeypatch.setattr(module.multiprocessing, "get_context", lambda kind: fork)
     monkeypatch.setattr(module, "get_llm", LLM)
     monkeypatch.setattr(module.models, "model", lambda: "/models/fake")
-    monkeypatch.setattr(module.devices, "machine", lambda: Fake(gpus=[1, 2]))
+    monkeypatch.setattr(module.machine, "here", lambda: Fake(gpus=[1, 2]))
     monkeypatch.setattr(module, "release_llm", lambda: None)
     monkeypatch.setattr(Report, "draw", lambda self: Fake(_repr_png_=bytes))
     usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -53,7 +53,7 @@ def test_two_cards_make_one_output_and_a_second_run_starts_no_engine(example, tm
 def test_another_number_of_cards_is_refused_in_a_sentence(example, tmp_path, monkeypatch, capfd):
     source, sink = write(tmp_path / "in.jsonl", map(plain, range(9))), tmp_path / "out.jsonl"
     end(example, source, sink)
-    monkeypatch.setattr(example.devices, "machine", lambda: Fake(gpus=[]))
+    monkeypatch.setattr(example.machine, "here", lambda: Fake(gpus=[]))
     assert end(example, source, sink) == 1
     said = capfd.readouterr().err
     assert "is of another number of shards" in said and "Traceback" not in said

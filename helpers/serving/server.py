@@ -1,10 +1,10 @@
 """vLLM's OpenAI-compatible server beside a notebook: on loopback, with a key, and gone when the notebook is."""
 
 import contextlib
-import difflib
 import json
 import os
 import secrets
+import shlex
 import socket
 import subprocess
 import sys
@@ -18,7 +18,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from helpers import engine, failures, models, registry, start
+import psutil
+
+from helpers import machine, models
+from helpers.engine import failures, registry, settings, shared, start
+from helpers.problems import Problem, did_you_mean
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,7 +35,7 @@ GRACE = 15.0  # seconds that a server has to end by itself
 _latest: "Server | None" = None  # of this process
 
 
-class ServerStartFailed(RuntimeError):
+class ServerStartFailed(Problem):
     """The server did not get ready; the message says why and where its log is."""
 
 
@@ -44,6 +48,7 @@ class Server:
     log: Path
     start_seconds: float
     process: subprocess.Popen = field(repr=False)
+    command: list[str] = field(repr=False)  # without the key, which it has in its environment
 
     @property
     def model(self) -> str:
@@ -60,7 +65,7 @@ class Server:
         from prometheus_client.parser import text_string_to_metric_families
 
         if not self.alive():
-            raise RuntimeError(f"The server has ended; its log: {self.log}")
+            raise Problem(f"The server has ended; its log: {self.log}")
         text = get(self.url.removesuffix("/v1") + "/metrics", self.key)
         samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
         return pd.DataFrame([{"name": s.name, "labels": s.labels, "value": s.value} for s in samples])
@@ -69,9 +74,16 @@ class Server:
         """The sum of a metric's samples. Raises `ValueError` for a name that the server does not have."""
         frame = self.metrics()
         if not (found := frame.name == name).any():
-            near = difflib.get_close_matches(name, frame.name.unique(), 1) or ["in metrics()"]
-            raise ValueError(f"The server has no metric {name!r}; what it has is {near[0]}.")
+            raise ValueError(
+                f"The server has no metric {name!r}; metrics() lists them.{did_you_mean(name, frame.name)}"
+            )
         return float(frame.value[found].sum())
+
+    def processor_seconds(self) -> float:
+        """What this process and the server's first one, which speaks HTTP, have used of a processor so far."""
+        first = psutil.Process(self.process.pid).children()[0]  # under the watcher
+        times = [process.cpu_times() for process in (psutil.Process(), first)]
+        return sum(spent.user + spent.system for spent in times)
 
     def stop(self) -> None:
         """Ends the server and every process of its group; safe to call twice."""
@@ -80,6 +92,7 @@ class Server:
                 self.process.stdin.close()  # what the watcher waits for
         self.process.terminate()  # a fork of this process may hold the other end of it
         self.process.wait(timeout=2 * GRACE)
+        registry.unregister(self.process.pid)
 
 
 @contextmanager
@@ -105,26 +118,30 @@ def start_server(model: str | None = None, *, timeout: float = 600, **engine_arg
     if _latest and _latest.alive():
         print(f"The server at {_latest.url} is stopped first: on one device two engines would contend.")
         _latest.stop()
-    if engine.running():
+    if shared.running():
         print("The offline engine is released first: on one device two engines would contend for memory and cores.")
-        engine.release_llm()
-    name = model or models.model()
+        shared.release_llm()
+    checkpoint = models.checkpoint(model)
     start.check_names(engine_args)
     began, key = time.perf_counter(), secrets.token_urlsafe(24)
-    settings = models.config(name)
     log = Path(tempfile.mkdtemp(prefix="vllm-server-")) / "server.log"
     with registry.start_lock():
-        args = start.fit(name, settings, engine_args) | engine_args
+        args = (
+            settings.fit(checkpoint, engine_args) | engine_args | settings.lowered_memory(engine_args, machine.device())
+        )
         port = free_port()
-        process = _spawn(["--model", name, *flags(args), "--host", "127.0.0.1", "--port", str(port)], key, log)
-        server = Server(f"http://127.0.0.1:{port}/v1", key, log, 0.0, process)
+        command = ["--model", checkpoint.given, *flags(args), "--host", "127.0.0.1", "--port", str(port)]
+        command = [sys.executable, "-m", MODULE, "--served-model-name", NAME, *command]
+        server = Server(f"http://127.0.0.1:{port}/v1", key, log, 0.0, _spawn(command, key, log), command)
         try:
-            _wait(server, {"model": name} | args, time.monotonic() + timeout)
+            _wait(server, {"model": checkpoint.given} | args, time.monotonic() + timeout)
         except BaseException:
             server.stop()
             raise
+        registry.register(checkpoint.name, machine.device(), server.process.pid)
     server.start_seconds = time.perf_counter() - began
-    print(f"{start.short(name)} is served at {server.url} after {server.start_seconds:.0f} s; its log: {log}")
+    print(f"python {shlex.join(command[1:])}")
+    print(f"{checkpoint.name} is served at {server.url} after {server.start_seconds:.0f} s; its log: {log}")
     _latest = server
     return server
 
@@ -164,15 +181,14 @@ def get(url: str, key: str, body: dict | None = None, timeout: float = 60) -> st
         return answer.read().decode()
 
 
-def _spawn(arguments: list[str], key: str, log: Path) -> subprocess.Popen:
+def _spawn(command: list[str], key: str, log: Path) -> subprocess.Popen:
     """The watcher with the server under it; the key is in the environment, where `ps` does not show it."""
     environment = os.environ | {"VLLM_API_KEY": key, "VLLM_LOGGING_LEVEL": "INFO"}
     environment.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)  # the server needs its engine in a child
     environment.pop("VLLM_LOGGING_CONFIG_PATH", None)
-    guard = str(Path(__file__).with_name("served"))
+    guard = str(Path(__file__).with_name("middleware"))
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [guard, environment.get("PYTHONPATH")]))
-    command = [sys.executable, "-m", MODULE, "--served-model-name", NAME, "--middleware", "key_guard.KeyGuard"]
-    command += arguments
+    command = [*command, "--middleware", "key_guard.KeyGuard"]
     with log.open("wb") as file:
         return subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("watch.py")), str(GRACE), *command],

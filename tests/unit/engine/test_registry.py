@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 
-from helpers import registry
+from helpers.engine import registry
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +57,7 @@ def test_another_process_with_the_same_number_is_not_the_owner(process, cache):
     assert len(registry.engines()) == 0
 
 
-def test_a5_an_orphan_is_told_of_with_the_way_to_end_it_and_lives_on(process):
+def test_an_orphan_is_told_of_with_the_way_to_end_it_and_lives_on(process):
     write(2**22 - 1, 0.0, {process.pid: process.create_time()})
     [state] = registry.engines()["state"]
     assert state == f"orphan: its owner {2**22 - 1} is gone; `kill {process.pid}` ends it"
@@ -71,17 +71,17 @@ def test_a_torn_entry_is_removed(text, cache):
     assert len(registry.engines()) == 0 and not (cache / "1.json").exists()
 
 
-HOLD = "import time\nfrom helpers import registry\nwith registry.start_lock():\n print('in', flush=True)\n "
+HOLD = "import time\nfrom helpers.engine import registry\nwith registry.start_lock():\n print('in', flush=True)\n "
 INSIDE = """
 import subprocess, sys
-from helpers import registry
+from helpers.engine import registry
 with registry.start_lock():
     done = subprocess.run([sys.executable, "-c", sys.argv[1]], capture_output=True, text=True, timeout=60)
 print(done.stderr.splitlines()[-1])
 """
 LEFT_BEHIND = """
 import fcntl, time
-from helpers import registry
+from helpers.engine import registry
 fcntl.flock(lock := open(registry.folder() / "start.lock", "w"), fcntl.LOCK_EX)
 print("in", flush=True)
 time.sleep(60)
@@ -112,7 +112,7 @@ def test_a_lock_dies_with_its_process():
 
 
 def test_a_child_does_not_wait_for_the_parent_that_waits_for_it():
-    program = [sys.executable, "-c", INSIDE, "from helpers import registry\nwith registry.start_lock(): pass"]
+    program = [sys.executable, "-c", INSIDE, "from helpers.engine import registry\nwith registry.start_lock(): pass"]
     said = subprocess.run(program, capture_output=True, text=True, timeout=60).stdout
     assert "cannot start one too: each would wait for the other" in said
 
