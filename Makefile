@@ -4,7 +4,7 @@ BIN := .venv/bin
 PYTEST = $(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab test test-dtype test-fast chaos lint notebooks bench lock clean
+.PHONY: help setup lab test test-dtype test-fast chaos lint notebooks rooms bench lock clean
 
 help:  ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -40,6 +40,9 @@ lint:
 
 notebooks: setup  ## runs every notebook in place, each in its own kernel (ONLY=01 for one)
 	@$(BIN)/python tools/notebooks.py $(ONLY)
+
+rooms: setup  ## writes docs/rooms.md from what the modules of helpers say of themselves
+	@$(BIN)/python tools/rooms.py
 
 bench: setup  ## the ratios of benchmarks/, each measured in one run
 	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done

@@ -16,7 +16,7 @@ from helpers.jobs.keys import Index
 from helpers.jobs.plan import Plan
 from helpers.jobs.report import LIMITS, checked_limits
 from helpers.jobs.rows import Source, SourceProblem
-from helpers.jobs.settings import checked
+from helpers.jobs.fields import checked
 from helpers.jobs.sinks import checked_sink, journal_path, shards_of_another_number
 from helpers.problems import Refused
 

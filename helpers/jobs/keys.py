@@ -11,7 +11,7 @@ import numpy as np
 
 from helpers import models
 from helpers.jobs.rows import LONGEST_ID, BadRow, Source, decoded, identity
-from helpers.jobs.settings import decisive
+from helpers.jobs.fields import decisive
 from helpers.problems import Refused
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from helpers.jobs import keys
 from helpers.jobs.journal import Entries
 from helpers.jobs.keys import Changed, Piece
 from helpers.jobs.rows import BadRow, Source, SourceProblem, parse
-from helpers.jobs.settings import decisive
+from helpers.jobs.fields import decisive
 
 if TYPE_CHECKING:
     from helpers.jobs.job import Job

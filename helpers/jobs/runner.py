@@ -16,7 +16,7 @@ from helpers.jobs.plan import Plan
 from helpers.jobs.progress import Progress
 from helpers.jobs.report import Report
 from helpers.jobs.rows import BadRow, Row, SourceProblem, decoded, given_id, identity, parse
-from helpers.jobs.settings import decisive, sampling_params
+from helpers.jobs.fields import decisive, sampling_params
 from helpers.jobs.sinks import withdraw, write_sink
 from helpers.jobs.stops import noted
 from helpers.problems import Problem, Refused, one_line

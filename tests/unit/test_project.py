@@ -44,6 +44,13 @@ def test_the_readme_names_every_notebook():
     assert [p.name for p in (ROOT / "notebooks").glob("*.ipynb") if f"notebooks/{p.name}" not in readme] == []
 
 
+def test_the_page_of_rooms_is_what_the_modules_say(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    import rooms
+
+    assert rooms.PAGE.read_text() == rooms.page(), "`make rooms` writes it anew"
+
+
 @pytest.mark.skipif("PYTEST_XDIST_WORKER" not in os.environ, reason="one process runs everything")
 def test_a_file_s_tests_stay_in_one_process(request):
     assert request.node.nodeid.endswith(f"@{request.path.name}"), (
