@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from helpers.jobs import JobStopped, journal, keys, results, run_job
+from helpers.jobs import JobStopped, hashes, journal, results, run_job
 from helpers.jobs.rows import parse
 
 ROWS, DONE = 1_000_000, 900_000
@@ -47,7 +47,7 @@ def main(rows: int = ROWS, done: int = DONE) -> dict[str, float]:
 def prepare(source: Path, path: Path, rows: int, done: int) -> None:
     """The input, and a journal as a job leaves it."""
     with source.open("wb") as file, path.open("wb") as written:
-        job = {"model": keys.fingerprint("none", None), "defaults": {}, "seed": 0}
+        job = {"model": hashes.fingerprint("none", None), "defaults": {}, "seed": 0}
         written.write(journal.job_line(job) + b"\n")
         for number in range(rows):
             message = {"role": "user", "content": f"Explain the number {number} to a child, in a few sentences."}
@@ -57,7 +57,7 @@ def prepare(source: Path, path: Path, rows: int, done: int) -> None:
             file.write(piece + b"\n")
             if number < done:
                 row = results.rejected(parse(piece, number).id, number, "an answer of about this length " * 8, True)
-                key = keys.id_hash(f"row-{number}"), keys.hash64(piece), keys.content(piece)
+                key = hashes.id_hash(f"row-{number}"), hashes.hash64(piece), hashes.content(piece)
                 written.write(journal.line(key, "done", "stop", 64, row) + b"\n")
 
 

@@ -223,30 +223,22 @@ def _iterations(scheduler: Any | None, timeline: Timeline, start: float) -> Iter
     if scheduler is None:
         yield
         return
-    schedule, preempted = scheduler.schedule, set()
+    before: frozenset[str] = frozenset()
 
-    def recorded(*args, **kwargs):
-        nonlocal preempted
-        output = schedule(*args, **kwargs)
-        now = inside.preempted(scheduler)
-        if output.num_scheduled_tokens:
-            for new in output.scheduled_new_reqs:
-                timeline.prefill_left[new.req_id] = len(new.prompt_token_ids) - new.num_computed_tokens
-            timeline.steps.append(
-                Step(
-                    time.perf_counter() - start,
-                    output.num_scheduled_tokens,
-                    tuple(new.req_id for new in output.scheduled_new_reqs),
-                    tuple(sorted(now - preempted)),
-                    len(scheduler.waiting),
-                    inside.kv_usage(scheduler),
-                )
+    def seen(decision: inside.Decision) -> None:
+        nonlocal before
+        timeline.prefill_left |= decision.admitted
+        timeline.steps.append(
+            Step(
+                time.perf_counter() - start,
+                decision.scheduled,
+                tuple(decision.admitted),
+                tuple(sorted(decision.preempted - before)),
+                decision.waiting,
+                decision.kv_usage,
             )
-        preempted = now
-        return output
+        )
+        before = decision.preempted
 
-    scheduler.schedule = recorded
-    try:
+    with inside.decisions(scheduler, seen):
         yield
-    finally:
-        scheduler.schedule = schedule

@@ -1,4 +1,4 @@
-"""Writes docs/rooms.md: the tree of `helpers` in its modules' own first sentences, and what notebooks and examples use."""
+"""Writes docs/rooms.md: the tree of `helpers` in its modules' own first sentences, and what notebooks use."""
 
 import ast
 import json

@@ -7,8 +7,9 @@ says it returns instead.
 import functools
 import sys
 import weakref
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from helpers.problems import Problem
@@ -38,21 +39,49 @@ class Gone(Problem):
 
 def scheduler(llm: "LLM") -> Any | None:
     """The engine's scheduler; None where the engine runs in a child process. Raises `Gone`."""
-    core = getattr(llm.llm_engine.engine_core, "engine_core", None)
-    if core is None:
+    client = llm.llm_engine.engine_core
+    if hasattr(client, "resources"):  # of a client of child processes
         return None
-    if not hasattr(core, "scheduler"):
-        raise Gone("engine_core.scheduler")
-    return core.scheduler
+    found = getattr(getattr(client, "engine_core", None), "scheduler", None)
+    if found is None:
+        raise Gone("engine_core.engine_core.scheduler")
+    return found
 
 
-def kv_usage(scheduler: Any) -> float:
-    """The share of the KV cache's blocks in use, 0 to 1; NaN where it is not told."""
-    return getattr(getattr(scheduler, "kv_cache_manager", None), "usage", float("nan"))
+@dataclass(frozen=True)
+class Decision:
+    """What the scheduler decided in one iteration."""
+
+    scheduled: dict[str, int]  # tokens by request
+    admitted: dict[str, int]  # prompt tokens to compute, by request that runs for the first time
+    preempted: frozenset[str]  # requests that wait because their KV blocks were taken
+    waiting: int
+    kv_usage: float  # share of the KV cache's blocks in use, 0 to 1; NaN where it is not told
 
 
-def preempted(scheduler: Any) -> set[str]:
-    """Requests that wait because their KV blocks were taken; the scheduler puts them in front of the queue."""
+@contextmanager
+def decisions(scheduler: Any, seen: Callable[[Decision], None]) -> Iterator[None]:
+    """Calls `seen` with each decision while the block runs; one without tokens is no iteration, and not told."""
+    schedule = scheduler.schedule
+
+    def recorded(*args, **kwargs):
+        output = schedule(*args, **kwargs)
+        if output.num_scheduled_tokens:
+            new = {r.req_id: len(r.prompt_token_ids) - r.num_computed_tokens for r in output.scheduled_new_reqs}
+            usage = getattr(getattr(scheduler, "kv_cache_manager", None), "usage", float("nan"))
+            lost = frozenset(_preempted(scheduler))
+            seen(Decision(output.num_scheduled_tokens, new, lost, len(scheduler.waiting), usage))
+        return output
+
+    scheduler.schedule = recorded
+    try:
+        yield
+    finally:
+        scheduler.schedule = schedule
+
+
+def _preempted(scheduler: Any) -> set[str]:
+    """The scheduler puts these in front of its queue."""
     found = set()
     for request in scheduler.waiting:
         if request.status.name != "PREEMPTED":

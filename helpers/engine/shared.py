@@ -14,6 +14,7 @@ from helpers.engine import inside, registry, settings, start
 from helpers.engine.guard import Guard
 from helpers.engine.phases import Phases
 from helpers.engine.quiet import quiet
+from helpers.engine.start_lock import start_lock
 from helpers.problems import Problem
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ def get_llm(model: str | None = None, **engine_args: Any) -> "LLM":
         phases, on = Phases(), machine.device()
         start.import_vllm(phases)
         start.check_names(engine_args)
-        with registry.start_lock():
+        with start_lock():
             fitted = settings.fit(checkpoint, asked)
             start.listen_for(asked)
             llm = start.construct(fitted | asked | settings.lowered_memory(asked, on), phases, on)

@@ -1,4 +1,4 @@
-"""Starting an engine: the arguments that fit, the construction itself, and what is said about both."""
+"""Starting an engine: the import, the construction itself, and the line that is said about it."""
 
 import inspect
 import multiprocessing

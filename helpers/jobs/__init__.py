@@ -1,8 +1,8 @@
 """A batch job that survives: each finished row is on disk at once, and a second run does only what is missing."""
 
-from helpers.jobs.job import Job, Settings
+from helpers.jobs.hashes import Changed, DuplicateIds
+from helpers.jobs.job import Job, JobSettings
 from helpers.jobs.journal import JournalProblem
-from helpers.jobs.keys import Changed, DuplicateIds
 from helpers.jobs.report import Report
 from helpers.jobs.rows import SourceProblem
 from helpers.jobs.runner import JobStopped, run_job
@@ -12,10 +12,10 @@ __all__ = [
     "Changed",
     "DuplicateIds",
     "Job",
+    "JobSettings",
     "JobStopped",
     "JournalProblem",
     "Report",
-    "Settings",
     "SourceProblem",
     "merge",
     "run_job",

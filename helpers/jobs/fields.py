@@ -29,7 +29,7 @@ IGNORED = (
 )
 
 
-class Settings(Struct, forbid_unknown_fields=True, omit_defaults=True):
+class SamplingFields(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """The fields that a row may set, with types and ranges; others are refused, so that none is silently ignored."""
 
     n: Annotated[int, Meta(ge=1, le=128)] | None = None
@@ -66,14 +66,14 @@ def decisive(given: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name not in IGNORED}
 
 
-def checked(given: dict[str, Any]) -> Settings:
+def checked(given: dict[str, Any]) -> SamplingFields:
     """The fields with their types and ranges checked. Raises `BadRow` that names the field."""
     given = decisive(given)
     for name in given:
-        if name in REPLACED and name not in Settings.__struct_fields__:
+        if name in REPLACED and name not in SamplingFields.__struct_fields__:
             raise BadRow(f"{name} is no setting any more: use {REPLACED[name]}")
     try:
-        return msgspec.convert(given, Settings)
+        return msgspec.convert(given, SamplingFields)
     except msgspec.ValidationError as error:
         said, _, place = str(error).partition(" - at `$.")
         raise BadRow(f"{place.rstrip('`')}: {said[0].lower()}{said[1:]}" if place else said) from None
@@ -126,7 +126,7 @@ def _one_limit(given: dict[str, Any]) -> dict[str, Any]:
     return rest if most is None else rest | {"max_tokens": most}
 
 
-def _logprobs(fields: Settings) -> int | None:
+def _logprobs(fields: SamplingFields) -> int | None:
     """OpenAI's chat has a switch and a number, its completions a number."""
     if isinstance(fields.logprobs, bool) or fields.logprobs is None:
         if fields.top_logprobs and not fields.logprobs:
@@ -135,7 +135,7 @@ def _logprobs(fields: Settings) -> int | None:
     return fields.logprobs
 
 
-def _structure(fields: Settings):
+def _structure(fields: SamplingFields):
     from vllm.sampling_params import StructuredOutputsParams
 
     asked = dict(fields.structured_outputs or {})

@@ -9,20 +9,20 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from helpers.jobs import hashes, plan, results
 from helpers.jobs import journal as journals
-from helpers.jobs import keys, plan, results
+from helpers.jobs.fields import checked
+from helpers.jobs.hashes import Index
 from helpers.jobs.journal import Policy
-from helpers.jobs.keys import Index
+from helpers.jobs.paths import checked_sink, journal_path, shards_of_another_number
 from helpers.jobs.plan import Plan
 from helpers.jobs.report import LIMITS, checked_limits
 from helpers.jobs.rows import Source, SourceProblem
-from helpers.jobs.fields import checked
-from helpers.jobs.sinks import checked_sink, journal_path, shards_of_another_number
 from helpers.problems import Refused
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class JobSettings:
     """How a job is done.
 
     A row's settings are the checkpoint's recommendations, then `defaults`, then its own, then `override`, which may
@@ -74,12 +74,12 @@ class Job:
 
     source: Source
     sink: Path
-    settings: Settings
+    settings: JobSettings
 
     @classmethod
     def of(cls, source: Any, sink: str | Path, **settings: Any) -> "Job":
-        """The job with its source opened and its sink checked; `settings` are fields of `Settings`."""
-        how = Settings(**settings)
+        """The job with its source opened and its sink checked; `settings` are fields of `JobSettings`."""
+        how = JobSettings(**settings)
         path = checked_sink(Path(sink), source, how.shard)
         if other := shards_of_another_number(Path(sink), how.shard[1]):
             raise SourceProblem(f"{other} is of another number of shards: run that number, or remove these journals.")
@@ -93,7 +93,7 @@ class Job:
     @cached_property
     def index(self) -> Index:
         """Reads the whole input, once. Raises `DuplicateIds`."""
-        return keys.index(self.source)
+        return hashes.index(self.source)
 
     @cached_property
     def ours(self) -> np.ndarray:
@@ -104,7 +104,7 @@ class Job:
     def plan(self, model: str) -> Plan:
         """What a run with this model would do, without an engine. Raises as `plan.make` does."""
         known = journals.read(self.journal)
-        named = keys.assumed(keys.fingerprint(model, self.settings.chat_template), known.job)
+        named = hashes.assumed(hashes.fingerprint(model, self.settings.chat_template), known.job)
         return plan.make(self, known, self.settings.identity(named))
 
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from helpers.jobs import hashes
 from helpers.jobs import journal as journals
-from helpers.jobs import keys
-from helpers.jobs.journal import Entries
-from helpers.jobs.keys import Changed, Piece
-from helpers.jobs.rows import BadRow, Source, SourceProblem, parse
 from helpers.jobs.fields import decisive
+from helpers.jobs.hashes import Changed, Piece
+from helpers.jobs.journal import Entries
+from helpers.jobs.rows import BadRow, Source, SourceProblem, parse
 
 if TYPE_CHECKING:
     from helpers.jobs.job import Job
@@ -59,9 +59,9 @@ def make(job: "Job", known: Entries, identity: dict[str, Any]) -> Plan:
 def _changed(source: Source, suspects: np.ndarray, known: Entries, entry: np.ndarray) -> np.ndarray:
     """Of the rows that are written otherwise than before, those that also say something else."""
     changed = np.zeros_like(suspects)
-    for piece in keys.pieces(source):
+    for piece in hashes.pieces(source):
         if suspects[piece.place]:
-            changed[piece.place] = known.keys[entry[piece.place], 2] != keys.content(piece.data)
+            changed[piece.place] = known.keys[entry[piece.place], 2] != hashes.content(piece.data)
     return changed
 
 
@@ -80,7 +80,7 @@ def _job_difference(before: dict, now: dict) -> str:
 
 def _row_difference(job: "Job", changed: np.ndarray, known: Entries, entry: np.ndarray) -> str:
     parts = []
-    for piece in keys.pieces(job.source):
+    for piece in hashes.pieces(job.source):
         if changed[piece.place] and len(parts) < 3:
             before = journals.settings_at(job.journal, int(known.offsets[entry[piece.place]]))
             parts.append(_what_changed(piece, before))
@@ -109,12 +109,12 @@ _WAYS_OUT = "Name another output, go back to the earlier input, or pass redo (--
 def missing(job: "Job", plan: Plan) -> Iterator[Piece]:
     """The rows to do. Raises `SourceProblem` when the input was changed since it was looked at."""
     name, count, last = job.source.name, len(job.index), -1
-    for piece in keys.pieces(job.source):
+    for piece in hashes.pieces(job.source):
         last = piece.place
         if last >= count:
             break
         if plan.todo[last]:
-            if keys.look(piece)[0] != job.index.digest(last):
+            if hashes.look(piece)[0] != job.index.digest(last):
                 raise SourceProblem(f"Row {piece.number} of {name} changed while the job ran: {_AGAIN}")
             yield piece
     if last + 1 < count:

@@ -1,4 +1,4 @@
-"""The job itself: a sliding window of requests in the real engine, each result in the journal the moment it exists."""
+"""Runs a job: a sliding window of requests in the real engine, each result in the journal the moment it exists."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from helpers.engine.inside import alive, outer_id
 from helpers.engine.start import check_main
+from helpers.jobs import hashes, plan, results
 from helpers.jobs import journal as journals
-from helpers.jobs import keys, plan, results
+from helpers.jobs.fields import decisive, sampling_params
+from helpers.jobs.hashes import Piece
 from helpers.jobs.job import Job
 from helpers.jobs.journal import Journal
-from helpers.jobs.keys import Piece
+from helpers.jobs.paths import withdraw, write_sink
 from helpers.jobs.plan import Plan
 from helpers.jobs.progress import Progress
 from helpers.jobs.report import Report
 from helpers.jobs.rows import BadRow, Row, SourceProblem, decoded, given_id, identity, parse
-from helpers.jobs.fields import decisive, sampling_params
-from helpers.jobs.sinks import withdraw, write_sink
 from helpers.jobs.stops import noted
 from helpers.problems import Problem, Refused, one_line
 
@@ -36,7 +36,7 @@ def run_job(
 ) -> Report:
     """Runs every row of `source` through `llm` and writes one row for each to `sink`, in the input's order.
 
-    `source` is a path, a DataFrame or any iterable of dicts, as `Job` says; `settings` are the fields of `Settings`.
+    `source` is a path, a DataFrame or any iterable of dicts, as `Job` says; `settings` are the fields of `JobSettings`.
     `llm` may be a function that constructs the engine, with `model` as its name: it is called only when rows are
     missing. Results are appended to `sink`.journal as they come, and `sink` itself is written in one piece when none is
     missing. Run again after any end, it does only what is missing.
@@ -61,14 +61,14 @@ def run(job: Job, llm: "LLM | Callable[[], LLM]", progress: bool = True) -> Repo
         known = journals.read(journal.path)
         if job.sink.exists() and known.job is None:
             raise SourceProblem(f"{job.sink} is there, and no journal has its rows: move it or name another output.")
-        done_as = how.identity(keys.assumed(keys.fingerprint(name, how.chat_template), known.job))
+        done_as = how.identity(hashes.assumed(hashes.fingerprint(name, how.chat_template), known.job))
         todo = plan.make(job, known, done_as)
         work = _Run(job, journal, done_as)
         if todo.todo.any():
             starts = time.perf_counter()
             engine = llm() if lazy else llm
             work.load_seconds = time.perf_counter() - starts if lazy else 0.0
-            done_as["model"] = keys.fingerprint(name, how.chat_template, engine.llm_engine.model_config)
+            done_as["model"] = hashes.fingerprint(name, how.chat_template, engine.llm_engine.model_config)
             todo = plan.make(job, known, done_as)  # it may be another model
             work.first = None if known.job == done_as else journals.job_line(done_as)
             withdraw(job.sink)
@@ -171,7 +171,7 @@ class _Run:
             self._settings = settings
         self.ran += 1
         index = self.job.index
-        key = int(index.ids[piece.place]), int(index.raws[piece.place]), keys.content(piece.data)
+        key = int(index.ids[piece.place]), int(index.raws[piece.place]), hashes.content(piece.data)
         self.journal.append(journals.line(key, status, reason, tokens, row))
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from helpers.jobs import hashes
 from helpers.jobs import journal as journals
-from helpers.jobs import keys
-from helpers.jobs.keys import Changed
+from helpers.jobs.hashes import Changed
+from helpers.jobs.paths import checked_sink, journal_path, shard_path, write_sink
 from helpers.jobs.report import LIMITS, Report, checked_limits
 from helpers.jobs.rows import Source
-from helpers.jobs.sinks import checked_sink, journal_path, shard_path, write_sink
 from helpers.problems import Refused
 
 
@@ -30,7 +30,7 @@ def merge(source: Any, sink: str | Path, shards: int, *, limits: dict[str, float
         raise Refused(f"{shards} shards are none: give the number that the job was run with.")
     began, limits = time.perf_counter(), checked_limits(limits)
     sink, source = checked_sink(Path(sink), source), Source(source)
-    found = keys.index(source)
+    found = hashes.index(source)
     place = (found.ids % np.uint64(shards)).astype(np.int64)
     offsets, lacking, paths, jobs = np.full(len(found), -1), [], [], []
     contents = np.zeros(len(found), np.uint64)
@@ -51,8 +51,8 @@ def merge(source: Any, sink: str | Path, shards: int, *, limits: dict[str, float
             jobs.append(known.job)
     if lacking:
         raise Incomplete(f"Not all shards are finished: {'; '.join(lacking)}. Run these shards again.")
-    for piece in keys.pieces(source):
-        if rewritten[piece.place] and contents[piece.place] != keys.content(piece.data):
+    for piece in hashes.pieces(source):
+        if rewritten[piece.place] and contents[piece.place] != hashes.content(piece.data):
             raise Changed(
                 f"Row {piece.number} is another one than the shards were run with: run them again with this input."
             )

@@ -22,6 +22,7 @@ import psutil
 
 from helpers import machine, models
 from helpers.engine import failures, registry, settings, shared, start
+from helpers.engine.start_lock import start_lock
 from helpers.problems import Problem, did_you_mean
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def start_server(model: str | None = None, *, timeout: float = 600, **engine_arg
     start.check_names(engine_args)
     began, key = time.perf_counter(), secrets.token_urlsafe(24)
     log = Path(tempfile.mkdtemp(prefix="vllm-server-")) / "server.log"
-    with registry.start_lock():
+    with start_lock():
         args = (
             settings.fit(checkpoint, engine_args) | engine_args | settings.lowered_memory(engine_args, machine.device())
         )

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from job_fakes import LLM, batch, plain, read, write
 
-from helpers.jobs import keys, run_job
+from helpers.jobs import hashes, run_job
 from helpers.jobs.report import Report
 from helpers.jobs.rows import BadRow, Source, parse
 
@@ -209,11 +209,11 @@ def test_whatever_the_input_there_is_one_row_out_for_each_row_in(tmp_path_factor
             else json.dumps(renamed(piece, number)).encode()
         )
         lines += [raw] if raw.strip() else []
-    if len({keys.id_hash(str(line)) for line in lines}) < len(lines):
+    if len({hashes.id_hash(str(line)) for line in lines}) < len(lines):
         return  # equal ids are another test's matter
     try:
         _, rows = run(lines, folder)
-    except keys.DuplicateIds:
+    except hashes.DuplicateIds:
         return
     assert len(rows) == len(lines)
 
@@ -223,13 +223,15 @@ def test_a_key_does_not_depend_on_how_json_is_written(value, indent):
     raw = {"id": "a", "prompt": value, "top_p": 0.5}
     backwards = dict(reversed(raw.items()))
     written = json.dumps(backwards, indent=indent, ensure_ascii=True).encode()
-    assert keys.content(written) == keys.content(json.dumps(raw, ensure_ascii=False).encode("utf-8", "surrogatepass"))
-    assert keys.content(raw | {"top_p": 0.25}) != keys.content(raw)
+    assert hashes.content(written) == hashes.content(
+        json.dumps(raw, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    )
+    assert hashes.content(raw | {"top_p": 0.25}) != hashes.content(raw)
 
 
 def test_blank_lines_are_no_rows_and_line_numbers_count_them(tmp_path):
     (tmp_path / "in.jsonl").write_bytes(b'\n{"id": "a", "prompt": "x"}\n \n5\n')
-    assert [piece[:2] for piece in keys.pieces(Source(tmp_path / "in.jsonl"))] == [(0, 2), (1, 4)]
+    assert [piece[:2] for piece in hashes.pieces(Source(tmp_path / "in.jsonl"))] == [(0, 2), (1, 4)]
 
 
 def test_not_a_number_is_no_setting():

@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 
 from helpers import models
-from helpers.jobs.rows import LONGEST_ID, BadRow, Source, decoded, identity
 from helpers.jobs.fields import decisive
+from helpers.jobs.rows import LONGEST_ID, BadRow, Source, decoded, identity
 from helpers.problems import Refused
 
 if TYPE_CHECKING:
