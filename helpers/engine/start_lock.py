@@ -51,8 +51,9 @@ def _wait_for(holder: Path, told: str | None) -> str:
         )
     if pid and not registry.alive(int(pid), float(started)):
         raise StartBlocked(
-            f"{who} (pid {pid}) was starting an engine and is gone, but {registry.folder() / 'start.lock'} is still held: "
-            "end the process that has it open (`fuser` names it), or remove the file where there is none; then start again."
+            f"{who} (pid {pid}) was starting an engine and is gone, but {registry.folder() / 'start.lock'} is still "
+            "held: end the process that has it open (`fuser` names it), or remove the file where there is none; then "
+            "start again."
         )
     now = f"{who} (pid {pid})" if pid else "Another engine"
     if now != told and (pid or told is None):
