@@ -141,7 +141,7 @@ def start_server(model: str | None = None, *, timeout: float = 600, **engine_arg
             raise
         registry.register(checkpoint.name, machine.device(), server.process.pid)
     server.start_seconds = time.perf_counter() - began
-    print(f"python {shlex.join(command[1:])}")
+    print(f"python {shlex.join(command[1:])}".replace(f"{Path.home()}/", "~/"))
     print(f"{checkpoint.name} is served at {server.url} after {server.start_seconds:.0f} s; its log: {log}")
     _latest = server
     return server

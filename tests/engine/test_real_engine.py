@@ -139,9 +139,10 @@ def test_the_rooflines_weights_are_those_of_the_file(llm):
 
     from helpers import models
 
-    [file] = models.weight_files(models.model())
+    checkpoint = models.checkpoint()
+    [file] = checkpoint.files
     with safe_open(file, "pt") as tensors:
         whole = sum(tensors.get_tensor(name).numel() for name in tensors.keys())  # noqa: SIM118
     seen = llm.apply_model(lambda model: sum({p.data_ptr(): p.numel() for p in model.parameters()}.values()))[0]
-    assert models.parameters(models.model()) == whole == 134_515_008
+    assert checkpoint.parameters() == whole == 134_515_008
     assert seen <= whole  # equal on a card; on a CPU vLLM packs the linear layers out of sight
