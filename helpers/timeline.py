@@ -138,7 +138,7 @@ class Timeline:
                 axes.scatter([number - 0.5] * len(rows), rows, marker=mark, color="black", s=36, zorder=3, label=label)
         axes.set(xlabel="iteration of the engine", ylabel="request, by admission", ylim=(len(order) - 0.4, -0.6))
         axes.set_yticks(range(len(order)), order)
-        axes.set_xlim(0.5, len(self.steps) + 0.5)
+        axes.set_xlim(0.5, max(len(self.steps), 1) + 0.5)
         seen = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
         axes.legend(seen.values(), seen.keys(), ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1), frameon=False)
         return Picture(figure, self.transcript())
